@@ -22,7 +22,16 @@ from distkv.bench.harness.quantile import quantile
 from distkv.bench.harness.report import Goal, Report, judged, results
 from distkv.bench.pooling.consecutive import one_after_the_other, serial_s
 from distkv.bench.pooling.contenders import OFF, POOLED
-from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, documents_trace, drawn_trace, pool_of
+from distkv.bench.workloads.trace import (
+    DRAWN,
+    POOL_OF_LARGEST,
+    Drawn,
+    documents_trace,
+    drawn_trace,
+    part_of,
+    pool_of,
+    read_trace,
+)
 from distkv.errors import ConfigError
 from distkv.sim.baselines.pooled import pooled
 from distkv.sim.collecting import rarely_collected
@@ -54,6 +63,8 @@ EARLIER = 0.5
 outputs are, as those do that have served for a while."""
 OTHERS = 1000
 """Added to the seed of a round, it is that of the requests before."""
+POOL_OF_TRACE = POOL_OF_LARGEST["variance"]
+"""What a pool holds, in sizes of the largest request of the part that is played."""
 MOST_OF_ALL = 0.8
 WHOLE, EARLY, FIRST = "output tokens/s", "output tokens/s until 80 %", "time to first token (mean)"
 CHATS, SHORT = "time to first token of chats (p95)", "time to first token of short requests (p99)"
@@ -62,15 +73,16 @@ all are alike."""
 UNITS = {WHOLE: "tokens/s", EARLY: "tokens/s", FIRST: "s", CHATS: "s", SHORT: "s"}
 GOAL = 1.35
 HELP = f"""What pooling could gain by an oracle, and what the policies gain, by the share of documents among chats and
-by the number of instances: throughput beside lending off, in simulation; or, with --drawn and --rate, what becomes of
-another load at each rate. Each round draws other requests, and others yet that are served before them, uncounted. Until
-80 % of all tokens nobody has run dry yet. The profile is that of {PROFILE} if no other is given.
+by the number of instances: throughput beside lending off, in simulation; or, with --drawn or --trace, and --rate, what
+becomes of another load at each rate. Each round draws other requests, and others yet that are served before them,
+uncounted. Until 80 % of all tokens nobody has run dry yet. The profile is that of {PROFILE} if no other is given.
 
 \b
 Examples:
   distkv bench pooling --json pooling.json
   distkv bench pooling --profile b.json --share 0.4 --instances 3 --rounds 8
   distkv bench pooling --drawn variance --instances 2 --rate 0.75 --rate 3 --player contract --rounds 32
+  distkv bench pooling --trace azure_conv_2023.csv --scale-tokens 0.5 --instances 2 --rate 2 --player contract
   distkv bench pooling --quick
 """
 
@@ -81,6 +93,8 @@ def measure(
     quick: bool,
     profile: Path | None,
     drawn: Drawn,
+    trace: Path | None,
+    scale_tokens: float,
     shares: Sequence[float],
     rates: Sequence[float],
     instances: Sequence[int],
@@ -88,26 +102,32 @@ def measure(
     median_tokens: int,
     rounds: int | None,
 ) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError for a profile that cannot be read, and for shares of
-    documents in a load that has none."""
+    """Run it; the report and its samples. Raises ConfigError for a profile or a trace that cannot be read, a trace with
+    fewer requests than are played, and for shares of documents in a load that has none."""
     known = built_in(PROFILE) if profile is None else load_profile(profile)
-    if shares and drawn != "documents":
-        raise ConfigError("share", f"there are no documents in {drawn!r}", "leave it out")
-    loads = _loads(drawn, shares or (SHARES[-1:] if quick else SHARES), median_tokens)
+    if shares and (trace is not None or drawn != "documents"):
+        raise ConfigError("share", f"there are no documents in {trace.name if trace else drawn!r}", "leave it out")
+    counts = instances or (INSTANCES[:1] if quick else INSTANCES)
+    if trace is None:
+        loads = _loads(drawn, shares or (SHARES[-1:] if quick else SHARES), median_tokens)
+        of_largest = POOL_OF_LARGEST[drawn]
+    else:
+        loads = _of_trace(trace, scale_tokens, least=REQUESTS * max(counts))
+        of_largest = POOL_OF_TRACE
     names = (OFF, *dict.fromkeys(one for one in players or PLAYERS if one != OFF))
     samples: Samples = {}
-    for count, load, per_s in product(instances or (INSTANCES[:1] if quick else INSTANCES), loads, rates or (RATE,)):
+    for count, load, per_s in product(counts, loads, rates or (RATE,)):
         title = f"{count} instances, {load}" + (f", {per_s:g}/s each" if rates else "")
         say(title)
-        playing = {name: _Player(known, count, loads[load], per_s, POOL_OF_LARGEST[drawn], name).play for name in names}
+        playing = {name: _Player(known, count, loads[load], per_s, of_largest, name).play for name in names}
         with rarely_collected():
             found = alternate(playing, rounds or (1 if quick else ROUNDS), warmups=0)
         samples |= {f"{case}, {title}": values for case, values in found.items()}
     facts = machine_facts() | {
         "profile": PROFILE if profile is None else f"{known.model} on {known.device}",
         "requests": f"{REQUESTS} for each instance, {' or '.join(f'{one:g}' for one in rates or (RATE,))} a second for "
-        f"each, medians of {median_tokens} tokens",
-        "before_them": f"{EARLIER:g} times as many of another draw",
+        f"each" + (f", medians of {median_tokens} tokens" if trace is None else f", lengths times {scale_tokens:g}"),
+        "before_them": f"{EARLIER:g} times as many of another {'draw' if trace is None else 'part'}",
         "to_off": {
             f"{name}, {case}": str(paired_ratio(values, found[OFF]))
             for case, found in samples.items()
@@ -124,6 +144,14 @@ def _loads(drawn: Drawn, shares: Sequence[float], median_tokens: int) -> dict[st
     if drawn != "documents":
         return {drawn: lambda count, seed: drawn_trace(drawn, count, median_tokens, seed)}
     return {f"{share:.0%} documents": partial(_documents, median_tokens, share) for share in shares}
+
+
+def _of_trace(path: Path, scale_tokens: float, least: int) -> dict[str, _Draw]:
+    """By title; each draw is a part of the trace, which has at least so many requests."""
+    requests = scaled(read_trace(path), tokens=scale_tokens)
+    if len(requests) < least:
+        raise ConfigError("trace", f"{path} has {len(requests)} requests, {least} are played", "take fewer instances")
+    return {path.name: partial(part_of, requests)}
 
 
 def _documents(median_tokens: int, share: float, count: int, seed: int) -> list[TraceRequest]:
@@ -216,6 +244,18 @@ main = benchmark(
             show_default=True,
             help="Which load: outputs of high variance; with requests too long for one instance; all alike; documents "
             "among chats.",
+        ),
+        click.Option(
+            ["--trace"],
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="CSV file with arrival_s, prompt_tokens and output_tokens, of which parts are played in its rhythm.",
+        ),
+        click.Option(
+            ["--scale-tokens"],
+            type=click.FloatRange(min=0, min_open=True),
+            default=1.0,
+            show_default=True,
+            help="Multiplies the lengths of the trace.",
         ),
         click.Option(
             ["--share", "shares"],

@@ -90,6 +90,12 @@ def documents_trace(count: int, median_tokens: int, seed: int = 0, *, share: flo
     return requests
 
 
+def part_of(trace: Sequence[TraceRequest], count: int, seed: int) -> list[TraceRequest]:
+    """`count` requests that follow each other, from anywhere in a trace that has as many; by the seed."""
+    begin = random.Random(seed).randrange(len(trace) - count + 1)
+    return list(trace[begin : begin + count])
+
+
 def pool_of(requests: Sequence[TraceRequest], of_largest: float) -> int:
     """Tokens of a pool of so many times the largest request, in whole rBlocks."""
     return -(-int(of_largest * max(one.num_tokens for one in requests)) // BLOCK_TOKENS) * BLOCK_TOKENS

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from distkv.bench.deciding.pooling import CHATS, EARLY, FIRST, PLAYERS, SHORT, WHOLE, main
+from distkv.bench.workloads.trace import drawn_trace
 from distkv.errors import ConfigError
+from distkv.sim.trace import trace_lines
 
 
 def test_a_quick_run(tmp_path: Path) -> None:
@@ -40,6 +42,18 @@ def test_another_load_at_each_rate(tmp_path: Path) -> None:
     rates = {row["case"].rpartition(", ")[2]: row["median"] for row in report["results"] if row["variant"] == "off"}
     assert rates["0.5/s each"] != rates["4/s each"]
     assert report["goals"] == [], "no oracle says what there is to gain"
+
+
+def test_parts_of_a_trace(tmp_path: Path) -> None:
+    path, trace = tmp_path / "pooling.json", tmp_path / "chats.csv"
+    trace.write_text("".join(trace_lines(drawn_trace("variance", 60, 24))))
+    options = ["--trace", str(trace), "--scale-tokens", "0.5", "--rate", "2", "--player", "contract"]
+    assert main.main(["--quick", "--json", str(path), *options], standalone_mode=False) == 0
+    report = json.loads(path.read_bytes())
+    assert {row["case"].partition(", ")[2] for row in report["results"]} == {"2 instances, chats.csv, 2/s each"}
+    assert report["machine"]["requests"].endswith("lengths times 0.5")
+    with pytest.raises(ConfigError, match=r"trace: .*chats.csv has 60 requests, 75 are played"):
+        main.main(["--quick", *options, "--instances", "3"], standalone_mode=False)
 
 
 def test_a_share_of_documents_where_there_are_none_is_refused() -> None:
