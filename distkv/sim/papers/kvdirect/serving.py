@@ -83,30 +83,20 @@ class Point(msgspec.Struct, frozen=True):
         return [of(draw) for draw in self.draws]
 
 
-Found = Mapping[str, list[Point]]
-"""By system, one rate after the other."""
+Found = Mapping[str, Mapping[str, Sequence[Point]]]
+"""By dataset and system, one rate after the other."""
 
 
 def figure_13(effort: Effort, say: Say) -> Figure:
     """Latencies of the ninth of ten requests, beside vLLM at the same rate for each instance."""
     found = _played(effort, say, (PULL, VLLM, CHUNKED, SHARED))
-    measures = {"latency": TOTAL, "time to first token": FIRST, "time between tokens": BETWEEN}
-    panels = tuple(
-        Panel(
-            title=name,
-            y_label=f"{label}, P90, s",
-            series=tuple(_by_rate(label_of, points, partial(high, of=of)) for label_of, points in systems.items()),
-        )
-        for name, systems in found.items()
-        for label, of in measures.items()
-    )
     theirs = {"arXiv": 55.0, "ShareGPT": 24.0}
     return Figure(
         name="004-13",
         title="Requests of 004, divided and not, Mistral-Large on two hosts of 8 H100",
         x_label="requests/s",
         y_label="",
-        panels=panels,
+        panels=_panels(found),
         ratios=tuple(ratio for name, systems in found.items() for ratio in _ratios_13(name, theirs[name], systems)),
         notes=(
             _assumed(effort),
@@ -158,16 +148,6 @@ def figure_14(effort: Effort, say: Say) -> Figure:
 def figure_16(effort: Effort, say: Say) -> Figure:
     """Keys and values that are pulled when there is memory, and pushed where it was taken before."""
     found = _played(effort, say, (PULL, PUSH))
-    measures = {"latency": TOTAL, "time to first token": FIRST, "time between tokens": BETWEEN}
-    panels = tuple(
-        Panel(
-            title=name,
-            y_label=f"{label}, P90, s",
-            series=tuple(_by_rate(label_of, points, partial(high, of=of)) for label_of, points in systems.items()),
-        )
-        for name, systems in found.items()
-        for label, of in measures.items()
-    )
     slower = [over(systems[PUSH], systems[PULL], TOTAL) for systems in found.values()]
     both = [100 * (statistics.fmean(one) - 1) for one in zip(*slower, strict=True)]
     less_between = {"arXiv": 5.6, "ShareGPT": 14.4}
@@ -194,7 +174,7 @@ def figure_16(effort: Effort, say: Say) -> Figure:
         title="Keys and values pulled and pushed",
         x_label="requests/s",
         y_label="",
-        panels=panels,
+        panels=_panels(found),
         ratios=tuple(ratios),
         notes=(
             _assumed(effort),
@@ -204,29 +184,41 @@ def figure_16(effort: Effort, say: Say) -> Figure:
     )
 
 
-def _ratios_13(name: str, theirs: float, systems: Mapping[str, list[Point]]) -> Iterator[Ratio]:
-    ours = _less(systems[PULL], systems[VLLM])
-    yield _ratio(
-        f"{name}: latency, % less than vLLM's", (theirs, theirs), ours, PROMPTS_NOTE if name == "arXiv" else MEMORY_NOTE
+def _panels(found: Found) -> tuple[Panel, ...]:
+    """Of each dataset three: latency as a whole, until decoding can begin, and between tokens."""
+    measures = {"latency": TOTAL, "time to first token": FIRST, "time between tokens": BETWEEN}
+    return tuple(
+        Panel(
+            title=name,
+            y_label=f"{measure}, P90, s",
+            series=tuple(_by_rate(label, points, partial(high, of=of)) for label, points in systems.items()),
+        )
+        for name, systems in found.items()
+        for measure, of in measures.items()
     )
-    light = min(LIGHT, len(systems[PULL]) - 1)
-    pull, vllm = systems[PULL][light], systems[VLLM][light]
-    yield _ratio(f"{name}: the same at {pull.rate_per_s:g}/s", "-", _less([pull], [vllm]), "")
-    yield _ratio(f"{name}: the same, beside vLLM with chunked prefill", "-", _less(systems[PULL], systems[CHUNKED]), "")
-    shared_less = _less(systems[SHARED], systems[VLLM])
-    yield _ratio(f"{name}: latency of two instances of distkv, % less than vLLM's", "-", shared_less, "")
-    yield _ratio(f"{name}: the same, % less than KVDirect's", "-", _less(systems[SHARED], systems[PULL]), "")
-    for label, most, of in (("first token", "up to 12.3", FIRST), ("token", "up to 2.2", BETWEEN)):
-        low, top = (point.each(partial(high, of=of)) for point in (systems[VLLM][0], systems[VLLM][-1]))
-        grown = [after / before for before, after in zip(low, top, strict=True)]
-        yield _ratio(f"{name}: vLLM's time to a {label}, highest rate by lowest", most, grown, "")
-    low, top = (point.each(partial(high, of=BETWEEN)) for point in (systems[PULL][0], systems[PULL][-1]))
-    grown = [after / before for before, after in zip(low, top, strict=True)]
-    yield _ratio(f"{name}: KVDirect's time to a token, highest rate by lowest", "remains low", grown, "")
 
 
-def _played(effort: Effort, say: Say, labels: Sequence[str]) -> dict[str, dict[str, list[Point]]]:
-    """By dataset and system."""
+def _ratios_13(name: str, theirs: float, systems: Mapping[str, Sequence[Point]]) -> Iterator[Ratio]:
+    note = PROMPTS_NOTE if name == "arXiv" else MEMORY_NOTE
+    vllm, pull, shared_ = systems[VLLM], systems[PULL], systems[SHARED]
+    yield _ratio(f"{name}: latency, % less than vLLM's", (theirs, theirs), _less(pull, vllm), note)
+    light = min(LIGHT, len(pull) - 1)
+    at_light = f"{name}: latency at {pull[light].rate_per_s:g}/s, % less than vLLM's"
+    yield _ratio(at_light, "-", _less([pull[light]], [vllm[light]]), "")
+    chunked = _less(pull, systems[CHUNKED])
+    yield _ratio(f"{name}: latency, % less than vLLM's with chunked prefill", "-", chunked, "")
+    for label, other in (("vLLM", vllm), (PULL, pull)):
+        ours = f"{name}: latency of two instances of distkv, % less than {label}'s"
+        yield _ratio(ours, "-", _less(shared_, other), "")
+    for who, points, label, of, most in (
+        (VLLM, vllm, "first token", FIRST, "up to 12.3"),
+        (VLLM, vllm, "token", BETWEEN, "up to 2.2"),
+        (PULL, pull, "token", BETWEEN, "remains low"),
+    ):
+        yield _ratio(f"{name}: {who}'s time to a {label}, highest rate by lowest", most, _grown(points, of), "")
+
+
+def _played(effort: Effort, say: Say, labels: Sequence[str]) -> Found:
     rates, draws = effort.pick((RATES_PER_S[0], RATES_PER_S[-1]), RATES_PER_S), effort.pick(2, DRAWS)
     cases = [(name, label, rate) for name in DATASETS for label in labels for rate in rates]
     found: dict[str, dict[str, list[Point]]] = {name: {label: [] for label in labels} for name in DATASETS}
@@ -256,6 +248,12 @@ def over(ours: Sequence[Point], other: Sequence[Point], of: Takes) -> list[float
         for pair in zip(ours, other, strict=True)
     ]
     return [statistics.fmean(of_draw) for of_draw in zip(*ratios, strict=True)]
+
+
+def _grown(points: Sequence[Point], of: Takes) -> list[float]:
+    """How many times that at the lowest rate it is at the highest, by draw."""
+    low, top = (point.each(partial(high, of=of)) for point in (points[0], points[-1]))
+    return [after / before for before, after in zip(low, top, strict=True)]
 
 
 def _share(draw: Sequence[Stages], stage: str) -> float:
