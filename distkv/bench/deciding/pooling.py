@@ -43,8 +43,8 @@ from distkv.sim.trace import TraceRequest, scaled
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
 
-_Draw = Callable[[int, int], list[TraceRequest]]
-"""Draws so many requests by a seed."""
+_Draw = Callable[[int, int, int], tuple[Sequence[TraceRequest], Sequence[TraceRequest]]]
+"""Draws so many requests by a seed, and so many others that come before them: these first."""
 ORACLE, ONE_POOL = "oracle", "one pool"
 PLAYERS: Mapping[str, SimPolicyName] = {
     OFF: "none",
@@ -56,6 +56,7 @@ PLAYERS: Mapping[str, SimPolicyName] = {
 }
 PROFILE = "a100-llama2-7b"
 SHARES, INSTANCES, ROUNDS = (0.1, 0.2, 0.4), (2, 3, 4), 5
+MEDIAN_TOKENS = 48
 REQUESTS, RATE = 25, 6.0
 """For each instance, and a second: more than any of them serves."""
 EARLIER = 0.5
@@ -92,27 +93,32 @@ def measure(
     *,
     quick: bool,
     profile: Path | None,
-    drawn: Drawn,
+    drawn: Drawn | None,
     trace: Path | None,
-    scale_tokens: float,
+    scale_tokens: float | None,
     shares: Sequence[float],
     rates: Sequence[float],
     instances: Sequence[int],
     players: Sequence[str],
-    median_tokens: int,
+    median_tokens: int | None,
     rounds: int | None,
 ) -> Measured:
     """Run it; the report and its samples. Raises ConfigError for a profile or a trace that cannot be read, a trace with
     fewer requests than are played, and for shares of documents in a load that has none."""
     known = built_in(PROFILE) if profile is None else load_profile(profile)
-    if shares and (trace is not None or drawn != "documents"):
-        raise ConfigError("share", f"there are no documents in {trace.name if trace else drawn!r}", "leave it out")
+    if trace is not None and (shares or drawn or median_tokens):
+        raise ConfigError("trace", "what is drawn has shares and lengths, a trace has its own", "leave one out")
+    if trace is None and scale_tokens is not None:
+        raise ConfigError("scale_tokens", "there is no trace whose lengths it could scale", "say --median-tokens")
+    drawn, median_tokens = drawn or "documents", median_tokens or MEDIAN_TOKENS
+    if shares and drawn != "documents":
+        raise ConfigError("share", f"there are no documents in {drawn!r}", "leave it out")
     counts = instances or (INSTANCES[:1] if quick else INSTANCES)
     if trace is None:
         loads = _loads(drawn, shares or (SHARES[-1:] if quick else SHARES), median_tokens)
         of_largest = POOL_OF_LARGEST[drawn]
     else:
-        loads = _of_trace(trace, scale_tokens, least=REQUESTS * max(counts))
+        loads = _of_trace(trace, scale_tokens or 1.0, least=round((1 + EARLIER) * REQUESTS * max(counts)))
         of_largest = POOL_OF_TRACE
     names = (OFF, *dict.fromkeys(one for one in players or PLAYERS if one != OFF))
     samples: Samples = {}
@@ -126,8 +132,9 @@ def measure(
     facts = machine_facts() | {
         "profile": PROFILE if profile is None else f"{known.model} on {known.device}",
         "requests": f"{REQUESTS} for each instance, {' or '.join(f'{one:g}' for one in rates or (RATE,))} a second for "
-        f"each" + (f", medians of {median_tokens} tokens" if trace is None else f", lengths times {scale_tokens:g}"),
-        "before_them": f"{EARLIER:g} times as many of another {'draw' if trace is None else 'part'}",
+        f"each"
+        + (f", medians of {median_tokens} tokens" if trace is None else f", lengths times {scale_tokens or 1:g}"),
+        "before_them": f"{EARLIER:g} times as many, " + ("of another draw" if trace is None else "those before them"),
         "to_off": {
             f"{name}, {case}": str(paired_ratio(values, found[OFF]))
             for case, found in samples.items()
@@ -142,16 +149,29 @@ def measure(
 def _loads(drawn: Drawn, shares: Sequence[float], median_tokens: int) -> dict[str, _Draw]:
     """By title."""
     if drawn != "documents":
-        return {drawn: lambda count, seed: drawn_trace(drawn, count, median_tokens, seed)}
-    return {f"{share:.0%} documents": partial(_documents, median_tokens, share) for share in shares}
+        return {drawn: _twice(lambda count, seed: drawn_trace(drawn, count, median_tokens, seed))}
+    return {f"{share:.0%} documents": _twice(partial(_documents, median_tokens, share)) for share in shares}
+
+
+def _twice(draw: Callable[[int, int], list[TraceRequest]]) -> _Draw:
+    """Those before are another draw."""
+    return lambda count, before, seed: (draw(before, OTHERS + seed), draw(count, seed))
 
 
 def _of_trace(path: Path, scale_tokens: float, least: int) -> dict[str, _Draw]:
-    """By title; each draw is a part of the trace, which has at least so many requests."""
+    """By title; each draw is a part of the trace, which has at least so many requests. Those before it that a pool for it
+    would not hold are left out; if none is left, it is played twice."""
     requests = scaled(read_trace(path), tokens=scale_tokens)
     if len(requests) < least:
         raise ConfigError("trace", f"{path} has {len(requests)} requests, {least} are played", "take fewer instances")
-    return {path.name: partial(part_of, requests)}
+
+    def draw(count: int, before: int, seed: int) -> tuple[Sequence[TraceRequest], Sequence[TraceRequest]]:
+        part = part_of(requests, before + count, seed)
+        others, counted = part[:before], part[before:]
+        pool = pool_of(counted, POOL_OF_TRACE)
+        return [one for one in others if one.num_tokens <= pool] or counted, counted
+
+    return {path.name: draw}
 
 
 def _documents(median_tokens: int, share: float, count: int, seed: int) -> list[TraceRequest]:
@@ -172,8 +192,8 @@ class _Player:
     def play(self) -> Mapping[str, float]:
         """What comes of the next requests."""
         count, per_s = REQUESTS * self._instances, self._per_s * self._instances
-        requests = scaled(self._draw(count, self._seed), tokens=1.0, per_s=per_s)
-        others = scaled(self._draw(round(EARLIER * count), OTHERS + self._seed), tokens=1.0, per_s=per_s)
+        drawn = self._draw(count, round(EARLIER * count), self._seed)
+        others, requests = (scaled(each, tokens=1.0, per_s=per_s) for each in drawn)
         pool = pool_of(requests, self._of_largest)
         spec = SimSpec(
             instances=self._instances,
@@ -240,10 +260,8 @@ main = benchmark(
         click.Option(
             ["--drawn"],
             type=click.Choice(DRAWN),
-            default="documents",
-            show_default=True,
             help="Which load: outputs of high variance; with requests too long for one instance; all alike; documents "
-            "among chats.",
+            "among chats, if neither this nor a trace is given.",
         ),
         click.Option(
             ["--trace"],
@@ -253,8 +271,6 @@ main = benchmark(
         click.Option(
             ["--scale-tokens"],
             type=click.FloatRange(min=0, min_open=True),
-            default=1.0,
-            show_default=True,
             help="Multiplies the lengths of the trace.",
         ),
         click.Option(
@@ -279,9 +295,8 @@ main = benchmark(
         click.Option(
             ["--median-tokens"],
             type=click.IntRange(min=4),
-            default=48,
-            show_default=True,
-            help="Of prompt and output of a chat together, roughly; all lengths and pools follow.",
+            help="Of prompt and output of a chat together, roughly; all lengths and pools follow. "
+            f"{MEDIAN_TOKENS} if not given.",
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How many times other requests are drawn."),
     ],

@@ -12,7 +12,7 @@ one hump.
 
 004 §5.1 (`kvdirect-arxiv`, `kvdirect-sharegpt`): mean lengths of prompts and of responses. Requests are at most as long
 as the model's context. Assumed: papers have one hump, with the deviation by the mean that 001 prints for trace 3, and
-conversations are log-uniform, from the length on that gives them the mean.
+conversations are log-uniform, from the length on that gives them the mean; and the response is the same share of each.
 
 Neither 000 nor 001 says which part of a length is prompt and which is output. Assumed: the shares of output of 004,
 which are ShareGPT's (2,328 of 22,799 tokens) for conversations, that is 001's traces 0 to 2 and 000's normal requests,

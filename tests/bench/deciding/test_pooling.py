@@ -46,14 +46,27 @@ def test_another_load_at_each_rate(tmp_path: Path) -> None:
 
 def test_parts_of_a_trace(tmp_path: Path) -> None:
     path, trace = tmp_path / "pooling.json", tmp_path / "chats.csv"
-    trace.write_text("".join(trace_lines(drawn_trace("variance", 60, 24))))
+    trace.write_text("".join(trace_lines(drawn_trace("variance", 80, 24))))
     options = ["--trace", str(trace), "--scale-tokens", "0.5", "--rate", "2", "--player", "contract"]
     assert main.main(["--quick", "--json", str(path), *options], standalone_mode=False) == 0
     report = json.loads(path.read_bytes())
     assert {row["case"].partition(", ")[2] for row in report["results"]} == {"2 instances, chats.csv, 2/s each"}
     assert report["machine"]["requests"].endswith("lengths times 0.5")
-    with pytest.raises(ConfigError, match=r"trace: .*chats.csv has 60 requests, 75 are played"):
+    with pytest.raises(ConfigError, match=r"trace: .*chats.csv has 80 requests, 112 are played"):
         main.main(["--quick", *options, "--instances", "3"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--trace", __file__, "--drawn", "even"], "trace: what is drawn has shares and lengths"),
+        (["--trace", __file__, "--median-tokens", "9"], "trace: what is drawn has shares and lengths"),
+        (["--scale-tokens", "2"], "scale_tokens: there is no trace"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(options: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        main.main(["--quick", *options], standalone_mode=False)
 
 
 def test_a_share_of_documents_where_there_are_none_is_refused() -> None:

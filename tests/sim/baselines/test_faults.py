@@ -139,6 +139,44 @@ def test_what_is_being_read_when_an_instance_dies(dies: str) -> None:
     assert waited_s < 0.7 if dies == "source" else waited_s > 0.4 + 1.12
 
 
+@pytest.mark.parametrize("dies", ["source", "target"])
+@pytest.mark.parametrize("at_s", [0.0016, 0.012, 0.5], ids=["on its way", "computed", "travels"])
+def test_what_is_being_pushed_when_an_instance_dies(dies: str, at_s: float) -> None:
+    """A prompt that is on its way to its source, is computed there, or whose last layer travels, for 0.11 s: who
+    got no token by then begins anew, and no rBlock stays taken where nobody died."""
+    slow_link = LinkProfile(round_trip_s=1.0, bytes_per_s=1e9, read_bytes_per_s=1e6)
+    cluster = BaselineCluster(
+        spec(policy="prefill-decode", instances=4, host_link=slow_link, message_s=0.0004), partial(Pushing, 2)
+    )
+    seen = list[tuple[bool, bool]]()
+
+    def kill() -> None:
+        placed = cluster.placement
+        assert isinstance(placed, Pushing)
+        ((one, push),) = placed.pushes.items()
+        seen.append((one in push.source.running, one in push.source.leaving))
+        cluster.kill(push.source.name if dies == "source" else push.target.name)
+
+    cluster.agenda.at(at_s, kill)
+    cluster.play(trace((0.0, 100, 5)), lambda *now: None)
+    (outcome,) = cluster.outcomes
+    assert seen == [(at_s == 0.012, at_s == 0.5)]
+    got_token = at_s == 0.5 or (at_s == 0.012 and dies == "target")  # the step under way ends
+    assert outcome.failed == (LOST if got_token else "") and len(outcome.times_s) == (1 if got_token else 5)
+    cluster.agenda.run(cluster.agenda.now() + 10.0)
+    assert [one.free for one in cluster.instances] == [100] * 4
+    assert isinstance(cluster.placement, Pushing) and not cluster.placement.pushes
+    assert not any(one.coming or one.leaving for one in cluster.instances)
+
+
+def test_nobody_is_there_to_compute_what_memory_was_taken_for() -> None:
+    cluster = BaselineCluster(spec(policy="prefill-decode"), partial(Pushing, 1))
+    cluster.agenda.at(0.0, lambda: cluster.kill("i0"))
+    cluster.play(trace((0.1, 100, 5)), lambda *now: None)
+    assert [one.failed for one in cluster.outcomes] == [NO_INSTANCE]
+    assert cluster.instances[1].free == 100 and not cluster.instances[1].coming
+
+
 @pytest.mark.parametrize("policy", ["migrate", "prefill-decode"])
 def test_failures_at_random(policy: str) -> None:
     run = spec(policy=policy, instances=4, failures_per_hour=900, repair_s=2.0, checks=True)

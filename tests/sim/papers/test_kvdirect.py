@@ -9,7 +9,18 @@ from distkv.sim.baselines.disaggregated.pulling import Pulling
 from distkv.sim.baselines.disaggregated.pushing import Pushing
 from distkv.sim.papers.kvdirect.configurations import Workload
 from distkv.sim.papers.kvdirect.serving import Point, over
-from distkv.sim.papers.kvdirect.stages import PROFILE, Place, Stages, by_vllm, divided, high, mean, shared
+from distkv.sim.papers.kvdirect.stages import (
+    PROFILE,
+    Place,
+    Stages,
+    by_vllm,
+    divided,
+    high,
+    mean,
+    played,
+    shared,
+    stages_of,
+)
 from distkv.sim.profiles.built_in import built_in
 from distkv.sim.profiles.shapes import SHAPES
 from distkv.sim.trace import TraceRequest
@@ -40,11 +51,21 @@ def test_stages_of_one_request_alone(place: Place) -> None:
 
 @pytest.mark.parametrize("place", [Pulling, Pushing])
 def test_stages_are_all_of_the_time(place: Place) -> None:
-    """Of requests that wait for each other: what they take is when the last token came."""
+    """Of requests that wait for each other, and for memory where they decode: what they take is when the last token
+    came."""
+    requests = [TraceRequest(0.1 * number, 120_000, 1 + 4000 * (number % 3)) for number in range(20)]
+    cluster = played(1, 1, place, requests)
+    found = stages_of(cluster)
+    for one, stages in zip(cluster.served, found, strict=True):
+        parts = stages.queue_s, stages.prefill_s, stages.memory_s, stages.transfer_s, stages.decode_s
+        assert min(parts) >= 0 and sum(parts) == stages.total_s == pytest.approx(one.outcome.times_s[-1])
+        assert stages.tokens == one.outcome.request.output_tokens
+    assert max(one.memory_s for one in found) > 1.0
+
+
+@pytest.mark.parametrize("place", [Pulling, Pushing])
+def test_who_comes_faster_than_prompts_are_computed_waits_for_that(place: Place) -> None:
     requests = Workload(8192, 128).requests(12, seed=0)
-    for one in divided(1, 1, place, requests):
-        parts = one.queue_s, one.prefill_s, one.memory_s, one.transfer_s, one.decode_s
-        assert min(parts) >= 0 and sum(parts) == pytest.approx(one.total_s) and one.tokens == 128
     queued = [one.queue_s for one in divided(1, 1, place, requests)]
     assert queued[-1] > queued[0] + 1.0, "they come faster than one computes prompts"
     assert divided(3, 1, place, requests)[-1].queue_s < queued[-1] / 2

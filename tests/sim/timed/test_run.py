@@ -192,7 +192,6 @@ print(plain(simulate(loaded(20, 8.0), spec(policy="contract", seed=3, message_s=
 """
 
 
-@pytest.mark.slow
 def test_another_process_gets_the_same() -> None:
     """The order of sets of names differs between processes."""
     environments = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("1", "2")]

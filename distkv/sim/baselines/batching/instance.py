@@ -267,8 +267,11 @@ class BatchingInstance:
             return chunks
         allowance = self._chunking.allowance(len(decodes))
         while begun or self._can_begin():
-            tokens = allowance.tokens(begun[0].computed if begun else 0)
-            if tokens < 1:
+            following = begun[0] if begun else self.queue.first
+            assert following is not None
+            tokens = allowance.tokens(following.computed)
+            would_be_cut = following.length - following.computed > tokens
+            if tokens < 1 or (self._prompts_alone and would_be_cut and chunks):
                 break
             one = begun.popleft() if begun else self._start()
             chunk = one.computed, min(one.length, one.computed + tokens)

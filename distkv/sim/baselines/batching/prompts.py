@@ -11,7 +11,8 @@ from distkv.control.schedule.chunking import Allowance, Chunk, Chunking
 Prompts = Literal["short", "filling", "alone"]
 """short: chunks as distkv's own scheduler sizes them, so that decodes go on beside them. filling: decodes first, and
 what is left of a step's tokens is filled with prompts, as vLLM does with chunked prefill. alone: prompts first, in
-steps that nothing decodes in, as vLLM does without it; a step's tokens are then as many as the longest prompt has."""
+steps that nothing decodes in and that have as many whole ones as fit, as vLLM does without it; a step's tokens are then
+as many as the longest prompt has, for only one that exceeds them is cut."""
 
 
 def chunking_of(prompts: Prompts, settings: ControlSettings) -> Chunking:

@@ -26,12 +26,12 @@ class Push:
 
 
 class Pushing:
-    """prefills: instances that compute prompts."""
+    """prefills: instances that compute prompts. pushes: of requests that memory was taken for, until they are there."""
 
     def __init__(self, prefills: int, cluster: BaselineCluster) -> None:
         self.divided = Divided(prefills, cluster)
         self._cluster = cluster
-        self._pushes: dict[Served, Push] = {}
+        self.pushes: dict[Served, Push] = {}
         for instance in self.divided.prefilling:
             instance.prefilled = partial(self._prefilled, instance)
             instance.ended = partial(self._ended_there, instance.ended)
@@ -47,8 +47,8 @@ class Pushing:
         """Who was there, and whose memory was taken there: nothing of a push is kept. Whose prompt is computed in a
         step under way elsewhere is lost when that has ended."""
         lost = dict.fromkeys(held)
-        for one, push in [(one, push) for one, push in self._pushes.items() if instance in (push.source, push.target)]:
-            del self._pushes[one]
+        for one, push in [(one, push) for one, push in self.pushes.items() if instance in (push.source, push.target)]:
+            del self.pushes[one]
             if instance is push.source:
                 push.target.release(one)
             elif one in push.source.running:
@@ -64,11 +64,11 @@ class Pushing:
 
     def drop(self, one: Served) -> None:
         """A request is over before its end; whose prompt has been computed is over when it arrives."""
-        push = self._pushes.get(one)
+        push = self.pushes.get(one)
         if push is None:
             self._cluster[one.at].drop(one)
         elif one not in push.source.leaving:
-            del self._pushes[one]
+            del self.pushes[one]
             push.source.drop(one)
             push.target.release(one)
 
@@ -81,12 +81,12 @@ class Pushing:
                 self._cluster.end(one, NO_INSTANCE)
             return
         self.divided.passage(one).granted_s = self._cluster.agenda.now()
-        self._pushes[one] = Push(source, target)
+        self.pushes[one] = Push(source, target)
         self._cluster.send(one, source, 2)
 
     def _prefilled(self, source: BatchingInstance, one: Served) -> None:
         """What is left of it travels, and it goes on there."""
-        push = self._pushes.get(one)
+        push = self.pushes.get(one)
         if push is None or one.is_over:
             return
         source.take_out(one)
@@ -96,9 +96,9 @@ class Pushing:
         one.at = target.name
 
         def arrived() -> None:
-            if self._pushes.get(one) is not push:
+            if self.pushes.get(one) is not push:
                 return  # one of the two has died
-            del self._pushes[one]
+            del self.pushes[one]
             passage.here_s = cluster.agenda.now()
             target.counters.moved_blocks += blocks
             target.counters.kv_bytes += blocks * cluster.block_bytes
@@ -110,6 +110,6 @@ class Pushing:
 
     def _ended_there(self, ended: Callable[[Served], None], one: Served) -> None:
         """Its first token was its last: what was kept for it where it was to decode is free."""
-        if (push := self._pushes.pop(one, None)) is not None:
+        if (push := self.pushes.pop(one, None)) is not None:
             push.target.release(one)
         ended(one)

@@ -24,7 +24,8 @@ from distkv.sim.trace import TraceRequest
 PROFILE = "h100-mistral-large"
 """004 §5.1: a host of eight H100 each."""
 WHOLE_PROMPTS = {**SETTINGS, "max_num_batched_tokens": 131_072}
-"""What vLLM 0.5.3 plans with by default, without chunked prefill: the longest prompt of the model, at least."""
+"""Without chunked prefill a step of vLLM has the model's longest prompt, or as many as are no longer together. That
+theirs is without says §5.2.1: it "prioritizes prefill computation"."""
 Place = type[Pulling] | type[Pushing]
 
 
@@ -60,22 +61,32 @@ Of = Callable[[Sequence[TraceRequest]], list[Stages]]
 
 
 def divided(prefills: int, decodes: int, place: Place, trace: Sequence[TraceRequest]) -> list[Stages]:
-    """So many instances compute prompts, whole ones one after the other, and so many decode."""
+    """So many instances compute prompts, as many whole ones at once as fit a step, and so many decode."""
+    return stages_of(played(prefills, decodes, place, trace))
+
+
+def played(prefills: int, decodes: int, place: Place, trace: Sequence[TraceRequest]) -> BaselineCluster:
+    """The cluster of `divided`, which has served a trace."""
     spec = _spec(prefills + decodes, settings=WHOLE_PROMPTS)
-    played = BaselineCluster(spec, partial(place, prefills), prompts="alone")
-    played.play(trace, lambda *progress: None)
-    placed = played.placement
-    assert isinstance(placed, place)
-    passages = placed.divided.passages
-    return [_of_divided(one, passages.get(one)) for one in played.served]
+    cluster = BaselineCluster(spec, partial(place, prefills), prompts="alone")
+    cluster.play(trace, lambda *progress: None)
+    return cluster
+
+
+def stages_of(cluster: BaselineCluster) -> list[Stages]:
+    """Of all requests of such a cluster, in order of arrival."""
+    assert isinstance(cluster.placement, Pulling | Pushing)
+    passages = cluster.placement.divided.passages
+    return [_of_divided(one, passages.get(one)) for one in cluster.served]
 
 
 def by_vllm(trace: Sequence[TraceRequest], *, chunked: bool) -> list[Stages]:
-    """One instance. chunked: whether chunks of prompts fill steps with decodes; otherwise whole prompts go first."""
+    """One instance. chunked: whether chunks of prompts fill steps with decodes, of 2,048 tokens; otherwise whole ones
+    go first."""
     spec = _spec(1) if chunked else _spec(1, settings=WHOLE_PROMPTS)
-    played = BaselineCluster(spec, Staying, prompts="filling" if chunked else "alone")
-    played.play(trace, lambda *progress: None)
-    return _of_all(played.outcomes)
+    one = BaselineCluster(spec, Staying, prompts="filling" if chunked else "alone")
+    one.play(trace, lambda *progress: None)
+    return _of_all(one.outcomes)
 
 
 def shared(instances: int, trace: Sequence[TraceRequest]) -> list[Stages]:
@@ -108,11 +119,12 @@ def _of_divided(one: Served, passage: Passage | None) -> Stages:
     outcome = one.outcome
     assert not outcome.failed and one.began_s is not None
     last_s, tokens = one.due_s + outcome.times_s[-1], len(outcome.times_s)
-    if passage is None or passage.here_s is None:  # its first token was its last
-        return Stages(one.began_s - one.due_s, last_s - one.began_s, 0.0, 0.0, 0.0, tokens)
-    computed_s, granted_s, here_s = passage.computed_s, passage.granted_s, passage.here_s
-    assert computed_s is not None and granted_s is not None
-    if granted_s < one.began_s:  # pushed: memory comes first
+    passage = passage or Passage()
+    granted_s, here_s = passage.granted_s, passage.here_s or last_s  # the first token of some was their last
+    computed_s = passage.computed_s or here_s
+    if granted_s is None:
+        queue_s, memory_s, left_s = one.began_s - one.due_s, 0.0, computed_s
+    elif granted_s <= one.began_s:  # pushed: memory comes first
         queue_s, memory_s, left_s = one.began_s - granted_s, granted_s - one.due_s, computed_s
     else:
         queue_s, memory_s, left_s = one.began_s - one.due_s, granted_s - computed_s, granted_s

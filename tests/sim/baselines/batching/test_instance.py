@@ -50,18 +50,20 @@ def test_chunks_fill_steps_beside_decodes_by_vllm_s_rule() -> None:
 
 
 def test_whole_prompts_go_first_where_they_are_computed_alone() -> None:
-    """Two come while one decodes: they are one step, and it gets no token in it."""
-    bench = Bench(prompts="alone", max_num_batched_tokens=2000)
+    """Three come while one decodes: two are one step, which the third would not fit whole; the one gets no token in
+    either."""
+    bench = Bench(prompts="alone", max_num_batched_tokens=1100)
     first = bench.submit(100, 50)
     bench.run(until=0.5)
-    others = bench.submit(700, 2), bench.submit(300, 2)
+    others = [bench.submit(tokens, 2) for tokens in (700, 300, 200)]
     bench.run()
     came_s = [one.outcome.request.arrival_s + one.outcome.first_s for one in others]
-    assert came_s[0] == came_s[1]
+    assert came_s[0] == came_s[1] and came_s[2] - came_s[1] == pytest.approx(MODEL.prefill_s(200))
     last, next_ = next((a, b) for a, b in pairwise(first.outcome.times_s) if b > came_s[0])
     chunks_s = MODEL.base_s(0, 1000) + MODEL.chunk_attention_s(700, 0) + MODEL.chunk_attention_s(300, 0)
     assert came_s[0] - last == pytest.approx(chunks_s)
-    assert next_ - came_s[0] == pytest.approx(MODEL.step_s(3, 701 + 301 + first.outcome.times_s.index(next_) + 100))
+    contexts = 701 + 301 + 201 + first.outcome.times_s.index(next_) + 100
+    assert next_ - came_s[2] == pytest.approx(MODEL.step_s(4, contexts))
 
 
 def test_who_comes_meanwhile_is_in_the_next_step() -> None:
