@@ -159,8 +159,8 @@ def _twice(draw: Callable[[int, int], list[TraceRequest]]) -> _Draw:
 
 
 def _of_trace(path: Path, scale_tokens: float, least: int) -> dict[str, _Draw]:
-    """By title; each draw is a part of the trace, which has at least so many requests. Those before it that a pool for it
-    would not hold are left out; if none is left, it is played twice."""
+    """By title; each draw is a part of the trace, which has at least so many requests. Those before it that a pool for
+    it would not hold are left out; if none is left, it is played twice."""
     requests = scaled(read_trace(path), tokens=scale_tokens)
     if len(requests) < least:
         raise ConfigError("trace", f"{path} has {len(requests)} requests, {least} are played", "take fewer instances")

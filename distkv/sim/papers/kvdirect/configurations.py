@@ -96,7 +96,7 @@ def figure_12(effort: Effort, say: Say) -> Figure:
         ratios=tuple(_ratios(found, prompts, outputs)),
         notes=(
             STEP_NOTE,
-            "Who computes prompts has as many whole ones in a step as have 131,072 tokens, as vLLM does without chunked "
+            "Who computes prompts has as many whole ones in a step as have 131,072 tokens, as vLLM without chunked "
             "prefill.",
             f"{count} requests of each kind, which arrive at random, {draws} draws. The prefill stage is all until a "
             "request can decode, waiting for memory included, as theirs.",
