@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 import click
 
-from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, DistKVError, InvalidParams, RequestFailed
+from distkv.errors import (
+    CheckpointError,
+    ClusterUnreachable,
+    ConfigError,
+    DistKVError,
+    InvalidParams,
+    RequestFailed,
+    RequestUnknown,
+)
 from distkv.log.printable import printable_lines
 
 
@@ -95,7 +103,12 @@ def _unforeseen(error: Exception) -> int:
 def _hint(error: DistKVError) -> str:
     match error:
         case ClusterUnreachable():
-            return "start one with 'distkv up', or name another with --address"
+            return (
+                "start one with 'distkv up', or name another with --address; while a gManager is away, the address of "
+                "any instance works too: --address tcp://HOST:PORT"
+            )
+        case RequestUnknown():
+            return "give the whole id: the beginning of one finds only requests that have not ended"
         case CheckpointError():
             return "--model takes a local directory with config.json, *.safetensors and a tokenizer, or demo"
         case RequestFailed(retryable=True):

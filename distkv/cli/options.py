@@ -37,6 +37,9 @@ _PATHS = {"model": "dir", "log_dir": "dir"} | dict.fromkeys(
     ("trace_file", "profile", "chat_template", "ssl_certfile", "ssl_keyfile"), "file"
 )
 
+_NO_LIMIT = frozenset({"max_tpot_s"})
+"""Numbers that are limits, and none where they are not set."""
+
 UNITS = {"_s": "SECONDS", "_bytes": "BYTES", "_tokens": "TOKENS", "_blocks": "BLOCKS"}
 """What numbers count, by how the names of their settings end."""
 
@@ -131,7 +134,7 @@ def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "
         )
     shown: bool | str = not setting.required
     if setting.default is None:
-        shown = "auto" if setting.expected.endswith("(or auto)") else False
+        shown = "auto" if is_automatic(setting) else False
     elif setting.default in ("", ()):
         shown = False
     elif isinstance(setting.default, tuple):
@@ -146,6 +149,11 @@ def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "
         metavar=_metavar(setting),
         help=(help or setting.help) + ("  [required]" if setting.required else ""),
     )
+
+
+def is_automatic(setting: Setting) -> bool:
+    """Whether a value is chosen where none is set. Of files, directories and other texts there are none then."""
+    return setting.optional and not isinstance(setting.kind, inspect.StrType) and setting.name not in _NO_LIMIT
 
 
 def _metavar(setting: Setting) -> str:
@@ -197,7 +205,7 @@ def config_lines(ctx: click.Context, schema: type[Settings], params: Mapping[str
             continue
         origin = origin_of(ctx, setting)
         if params[name] is None:
-            origin = "required" if setting.required else f"{origin}, automatic"
+            origin = "required" if setting.required else f"{origin}, automatic" if is_automatic(setting) else origin
         yield setting_line(name, params[name], origin)
 
 

@@ -52,6 +52,7 @@ def distkv_command(*args: str) -> int:
         (["up", "--no-gateway", "--api-key", "k"], "--api-key: there is no gateway (leave it out, or leave out --no-"),
         (["up", "--no-gateway", "--http-port", "1"], "--http-port: there is no gateway"),
         (["serve", "--seed", "1"], "--seed: every request has its own seed (send the same `seed`"),
+        (["up", "--tensor-parallel-size", "2"], "--tensor-parallel-size: one process computes for an instance"),
         (["up", "--ssl-certfile", "x"], "ssl_keyfile: is not set"),
         (["up", "--api-key", "(not shown)"], "api_key: has no keys: --print-config masks them"),
         (["up", "--chat-templat", "x"], "Did you mean '--chat-template'?"),
@@ -75,6 +76,7 @@ def test_an_unreachable_cluster_exits_with_1(monkeypatch, capsys):
     assert distkv_command("status", "--address", "127.0.0.1:9") == 1
     err = capsys.readouterr().err
     assert "no distkv cluster answers at tcp://127.0.0.1:9" in err and "distkv up" in err
+    assert "while a gManager is away, the address of any instance works too: --address tcp://HOST:PORT" in err
 
 
 def test_files_that_fail_are_one_sentence(capsys, tmp_path):

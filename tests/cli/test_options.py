@@ -7,8 +7,8 @@ import click
 import pytest
 
 from distkv.cli.exit_codes import run
-from distkv.cli.options import resolve, setting_options
-from distkv.config import GManagerConfig, InstanceConfig, Settings
+from distkv.cli.options import resolve, setting_option, setting_options
+from distkv.config import GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig, settings_of
 
 
 class Captured:
@@ -69,6 +69,8 @@ def test_print_config_is_toml_with_origins_and_starts_nothing(instance, file, mo
     assert origin["model"] == f"file {file}"
     assert origin["lease_s"] == "default"
     assert "# kv_tokens is not set" in out
+    comments = {line.split()[1]: line.rpartition("  # ")[2] for line in out.splitlines() if line.startswith("# ")}
+    assert (comments["kv_tokens"], comments["trace_file"]) == ("default, automatic", "default")
 
 
 def test_what_print_config_prints_is_a_config_file(instance, file, tmp_path, capsys):
@@ -144,6 +146,15 @@ def test_help_names_defaults_and_units(instance, capsys):
     out = capsys.readouterr().out
     assert "--kv-cache-memory-bytes BYTES" in out and "default: 2048" in out and "--lease-s SECONDS" in out
     assert "--gpu-memory-utilization NUMBER" in out and "--staging-blocks BLOCKS" in out
+
+
+def test_help_says_auto_only_where_something_is_chosen():
+    settings = [one for schema in (InstanceConfig, GatewayConfig, UpConfig) for one in settings_of(schema).values()]
+    flags = [setting_option(one) for one in settings if one.default is None and one.name != "log_json"]
+    automatic = {str(flag.name): flag.show_default == "auto" for flag in flags}
+    assert all(automatic[name] for name in ("threads", "kv_cache_memory_bytes", "max_model_len", "microbatches"))
+    unset = ("ssl_certfile", "ssl_keyfile", "chat_template", "log_dir", "trace_file", "cpu_affinity", "max_tpot_s")
+    assert not any(automatic[name] for name in unset)
 
 
 def test_checked_in_config_file():

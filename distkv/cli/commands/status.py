@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from distkv.cli.live.dashboard import STATE_STYLE
+from distkv.cli.live.dashboard import NO_NUMBER, STATE_STYLE
+from distkv.cli.live.terminal import output_console
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
@@ -23,7 +24,8 @@ MAX_REQUESTS = 20
 MAX_DEBTS = 20
 MAX_PLANS = 10
 HELP = """Show the instances of a cluster, their KV memory, who owes whom, and where the KV of each request lies. Every
-instance is asked; one that does not answer within a second is shown as unreachable.
+instance is asked; one that does not answer within a second is shown as unreachable, without numbers. Where output is no
+terminal, lines are as long as they need to be.
 
 \b
 Examples:
@@ -37,7 +39,7 @@ def _command(**options: Any) -> int:
         if options["json"]:
             click.echo(json.dumps(client.status(), indent=2))
         else:
-            Console().print(status_tables(client.statuses(), client.cluster()))
+            output_console().print(status_tables(client.statuses(), client.cluster()))
     return 0
 
 
@@ -47,8 +49,9 @@ def status_tables(statuses: Sequence[Status], cluster: ClusterState | None = Non
     for one in (status.instance for status in statuses):
         blocks = one.blocks
         counts = (blocks.total, blocks.free, blocks.local, blocks.lent, blocks.reserved, one.borrowed_blocks)
+        numbers = [str(number) if one.answers else NO_NUMBER for number in (*counts, one.running, one.waiting)]
         state = Text(printable(one.state), style=STATE_STYLE.get(one.state, ""))
-        instances.add_row(Text(printable(one.instance_id)), state, *map(str, (*counts, one.running, one.waiting)))
+        instances.add_row(Text(printable(one.instance_id)), state, *numbers)
     parts: list[RenderableType] = [instances]
     if cluster is not None and cluster.debts:
         parts += ["", _debts(cluster)]

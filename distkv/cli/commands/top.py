@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
@@ -14,14 +15,15 @@ from rich.text import Text
 
 from distkv.cli.live.dashboard import render
 from distkv.cli.live.polling import PERIOD_S, Poller
-from distkv.cli.live.terminal import is_live, keys, render_to_fit
+from distkv.cli.live.terminal import is_live, keys, output_console, render_to_fit
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 
 TURN_S = 0.02
 HELP = """Watch a cluster: its instances and their KV memory, who lends to whom, running requests, throughput. Members
-that do not answer are shown as they were; nothing ends it but q or Ctrl-C. Without a terminal it prints one view.
+that do not answer are shown without numbers; nothing ends it but q or Ctrl-C. Without a terminal it prints one view, as
+wide as it needs to be.
 
 \b
 Examples:
@@ -32,7 +34,7 @@ Examples:
 
 
 def _command(**options: Any) -> int:
-    console = Console(markup=False, highlight=False)
+    console = output_console()
     # The client is closed before the thread is waited for: that ends what the thread waits for.
     with signals_interrupt(), ThreadPoolExecutor(1) as asker, Client(options["address"]) as client:
         if options["once"] or not is_live(console):
@@ -42,7 +44,8 @@ def _command(**options: Any) -> int:
             poller.poll()
             time.sleep(options["interval"])
             view = poller.poll()
-            console.print(render(view, width=console.width, ascii_only=console.options.ascii_only))
+            width = console.width if sys.stdout.isatty() else None
+            console.print(render(view, width=width, ascii_only=console.options.ascii_only))
         else:
             with contextlib.suppress(KeyboardInterrupt):
                 _show(Poller(client, f"distkv at {client.address}   q ends"), asker, console, options["interval"])

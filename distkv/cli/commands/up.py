@@ -8,6 +8,7 @@ import click
 
 from distkv.cli.local.options import cluster_options
 from distkv.cli.local.running import run_cluster
+from distkv.cli.local.vllm_flags import without_meaningless
 
 HELP = """Start a gManager, several instances of MODEL and a gateway on this machine, and show what they do until
 Ctrl-C. One that dies is reported and takes nothing else down. Every setting of the programs that it starts is a flag
@@ -26,11 +27,17 @@ Examples:
 """
 
 
+class _Up(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
+            args = without_meaningless(args, known)
+        return super().parse_args(ctx, args)
+
+
 @click.pass_context
 def _command(ctx: click.Context, /, **params: Any) -> int:
     return run_cluster(ctx, params)
 
 
-command = click.Command(
-    "up", callback=_command, params=cluster_options(), help=HELP, context_settings={"max_content_width": 100}
-)
+command = _Up("up", callback=_command, params=cluster_options(), help=HELP, context_settings={"max_content_width": 100})

@@ -34,6 +34,10 @@ WIDEST, WIDE, MEDIUM = 96, 72, 48
 LEGEND_FROM_LINES = 12
 BAR_CELLS = (8, 24)
 ID_CELLS = 20
+ANY_WIDTH = 1_000_000
+"""Of what is no terminal: wider than all that is shown."""
+NO_NUMBER = "-"
+"""Of an instance that does not answer: its last numbers would look like memory that is there."""
 GAP = "   "
 T = TypeVar("T")
 
@@ -49,11 +53,14 @@ class View(msgspec.Struct, frozen=True):
     cluster: ClusterState | None = None
 
 
-def render(view: View, *, width: int, height: int | None = None, ascii_only: bool = False) -> Group:
-    """Instances, loans and requests within `width` cells and `height` lines; None shows all of them."""
+def render(view: View, *, width: int | None, height: int | None = None, ascii_only: bool = False) -> Group:
+    """Instances, loans and requests within `width` cells and `height` lines; None shows all of them, and nothing cut
+    (on a console of ANY_WIDTH)."""
+    line_cells = WIDEST if width is None else width
+    width = ANY_WIDTH if width is None else width
     style = Style(width, ascii_only)
     heads = [style.line(view.title, "bold"), *(style.line(note, "red") for note in view.notes)]
-    parts: list[RenderableType] = [*heads, *map(style.line, _packed(_totals(view), width))]
+    parts: list[RenderableType] = [*heads, *map(style.line, _packed(_totals(view), line_cells))]
     instances = [status.instance for status in view.now.statuses]
     requests = by_place(view.now.statuses)
     left = height - len(parts) if height is not None else 10**6
@@ -87,6 +94,10 @@ class Style(msgspec.Struct, frozen=True):
     def overflow(self) -> Literal["crop", "ellipsis"]:
         return "crop" if self.ascii_only else "ellipsis"
 
+    def most(self, cells: int) -> int:
+        """Of a column of names that is not to have more cells than these."""
+        return ANY_WIDTH if self.width == ANY_WIDTH else cells
+
     def line(self, text: str, style: str = "") -> Text:
         return Text(printable(text), style=style, no_wrap=True, overflow=self.overflow)
 
@@ -101,7 +112,7 @@ def _legend(style: Style) -> Text:
 
 
 def _totals(view: View) -> list[str]:
-    instances = [status.instance for status in view.now.statuses]
+    instances = [status.instance for status in view.now.statuses if status.instance.answers]
     rate = rates(view.before, view.now) if view.before is not None else None
     speed = "-, generated -" if rate is None else f"{rate.prompt:,.0f}, generated {rate.generated:,.1f}"
     running, waiting = sum(one.running for one in instances), sum(one.waiting for one in instances)
@@ -137,7 +148,7 @@ def _planned(cluster: ClusterState | None) -> list[str]:
 
 def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[RenderableType]:
     table, width = style.table(), style.width
-    id_cells = max(8, min(ID_CELLS, width - 66))
+    id_cells = style.most(max(8, min(ID_CELLS, width - 66)))
     table.add_column("id", no_wrap=True, overflow=style.overflow, max_width=id_cells)
     table.add_column("state", no_wrap=True)
     table.add_column("pool in use", no_wrap=True)
@@ -155,9 +166,9 @@ def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[Render
     for one in instances:
         numbers = [*(_count(one, name) for name in counts), *((one.running, one.waiting) if width >= MEDIUM else ())]
         state = Text(printable(one.state), style=STATE_STYLE.get(one.state, ""))
-        table.add_row(
-            Text(printable(one.instance_id)), state, pool_bar(one.blocks, cells, style.ascii_only), *map(str, numbers)
-        )
+        bar = pool_bar(one.blocks, cells, style.ascii_only) if one.answers else Text(NO_NUMBER)
+        shown = [str(number) if one.answers else NO_NUMBER for number in numbers]
+        table.add_row(Text(printable(one.instance_id)), state, bar, *shown)
     return [table]
 
 
@@ -196,8 +207,8 @@ def _loans(lent: Sequence[Loan], style: Style) -> list[RenderableType]:
 
 def _requests(requests: Sequence[RequestStatus], style: Style) -> list[RenderableType]:
     table = style.table()
-    table.add_column("request", no_wrap=True, overflow=style.overflow, max_width=max(8, style.width // 4))
-    table.add_column("at", no_wrap=True, overflow=style.overflow, max_width=ID_CELLS)
+    table.add_column("request", no_wrap=True, overflow=style.overflow, max_width=style.most(max(8, style.width // 4)))
+    table.add_column("at", no_wrap=True, overflow=style.overflow, max_width=style.most(ID_CELLS))
     table.add_column("tokens", justify="right", no_wrap=True)
     if style.width >= MEDIUM:
         table.add_column("remote", justify="right", no_wrap=True)

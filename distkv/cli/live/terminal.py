@@ -13,13 +13,18 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console, Group
 
-from distkv.cli.live.dashboard import View, render
+from distkv.cli.live.dashboard import ANY_WIDTH, View, render
 
 
 def render_to_fit(view: View, console: Console) -> Group:
     """The view, as large as a console."""
     width, height = console.size
     return render(view, width=width, height=height, ascii_only=console.options.ascii_only)
+
+
+def output_console() -> Console:
+    """Standard output, for tables. Where it is no terminal nothing on it is wrapped or cut."""
+    return Console(width=None if sys.stdout.isatty() else ANY_WIDTH, markup=False, highlight=False)
 
 
 def is_live(console: Console) -> bool:

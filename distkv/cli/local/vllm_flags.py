@@ -9,8 +9,9 @@ from collections.abc import Collection, Sequence
 from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
+INSTANCES = "--data-parallel-size"
 SHORT = {
-    "-dp": "--data-parallel-size",
+    "-dp": INSTANCES,
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-asc": "--api-server-count",
@@ -39,8 +40,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
     out: list[str] = []
     while words:
         word = words.popleft()
-        flag, equals, value = word.partition("=")
-        flag = SHORT.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag)
+        flag, equals, value = _parts(word)
         if word == "--":
             return [*out, word, *words]
         if flag in SEVERAL:
@@ -58,13 +58,42 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
     return out
 
 
-def _refuse(flag: str, equals: str, value: str, words: deque[str]) -> None:
-    """Raise ConfigError, unless the flag asks for what is so anyway; then take its value from the words."""
+def without_meaningless(arguments: Sequence[str], known: Collection[str]) -> list[str]:
+    """The arguments, as they are, for a command with the flags `known` that has names of its own: without those of
+    vLLM's that ask for what is so anyway.
+
+    Raises ConfigError for what has no meaning here.
+    """
+    words = deque(arguments)
+    out: list[str] = []
+    while words:
+        word = words.popleft()
+        flag, equals, value = _parts(word)
+        if word == "--":
+            return [*out, word, *words]
+        if flag in WITHOUT_MEANING and flag not in known:
+            _refuse(flag, equals, value, words, instances="--instances")
+        else:
+            out.append(word)
+    return out
+
+
+def _parts(word: str) -> tuple[str, str, str]:
+    """The flag by its long name, = if there is one, and what is behind that."""
+    flag, equals, value = word.partition("=")
+    return SHORT.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag), equals, value
+
+
+def _refuse(flag: str, equals: str, value: str, words: deque[str], instances: str = INSTANCES) -> None:
+    """Raise ConfigError, unless the flag asks for what is so anyway; then take its value from the words.
+
+    instances: the flag that says how many there are.
+    """
     found = WITHOUT_MEANING[flag]
     if not equals and found.so_anyway - {""} and words:
         value = words.popleft()
     if value not in found.so_anyway:
-        raise ConfigError(flag, found.why, found.instead)
+        raise ConfigError(flag, found.why, found.instead.replace(INSTANCES, instances))
 
 
 def _listed(value: str) -> list[str]:

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "http_port": (("gateway", "port"),),
     "host": (("gateway", "host"),),
     "insecure": (("gateway", "insecure"),),
+    "request_timeout_s": (("instance", "request_timeout_s"),),
+    "http_request_timeout_s": (("gateway", "request_timeout_s"),),
     "kv_tokens": (("up", "kv_tokens"),),
 }
 """The tables and settings that a parameter means, where they are not all that bear its name."""

@@ -42,7 +42,8 @@ def test_a_quick_run_measures_every_case(tmp_path):
         assert 0 < row["min"] <= row["median"] <= row["max"]
         found.setdefault(row["case"], (set(), row["unit"]))[0].add(row["variant"])
     assert found == CASES
-    assert [goal["met"] for goal in report["goals"]] == [True, True], report["goals"]
+    assert [goal["met"] for goal in report["goals"]] == [None, True], report["goals"]
+    assert "goal unresolved: prefill and decode" in out and "a quick run measures too little to compare" in out
     assert {"python", "torch", "transformers", "distkv"} <= set(report["versions"])
     assert report["machine"]["command"] == "distkv bench smoke --threads 1 --rounds 2 --quick"
     assert all(case in out for case in CASES)

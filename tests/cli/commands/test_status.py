@@ -55,6 +55,24 @@ def test_what_lies_elsewhere_is_seen_however_many_wait():
     assert lines[first + 3] == "w0 i0 0 0% nowhere yet"
 
 
+def test_a_pipe_has_whole_lines_however_long(background, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    cluster = background.start(count_up)
+    fake, name = cluster.instances[0], "f" * 120
+    answered = status("i0", requests=(request(name, "i0", ("i0", 5), ("another-instance-of-a-long-name", 7)),))
+    monkeypatch.setattr(fake, "status", lambda: answered)
+    for words in (["status"], ["top", "--once", "--interval", "0.1"]):
+        assert run(command, [*words, "--address", cluster.address]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(name)]
+        assert line.split()[:3] == [name, "i0", "12"] and "another-instance-of-a-long-name" in line
+
+
+@pytest.mark.parametrize("state", ["unreachable", "dead"])
+def test_one_that_does_not_answer_has_no_numbers(state):
+    lines = shown(status_tables([status("i0"), status("i1", state=state, running=3)]))
+    assert lines[1:] == ["i0 ready 32 32 0 0 0 0 0 0", f"i1 {state} - - - - - - - -"]
+
+
 @pytest.mark.parametrize("width", [40, 200])
 def test_names_from_elsewhere_cannot_move_the_cursor(width):
     found = status(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from distkv.cli.live.dashboard import View, pool_bar, render
+from distkv.cli.live.dashboard import ANY_WIDTH, View, pool_bar, render
 from distkv.cli.live.samples import Sample
 from distkv.wire.messages.to_client import ClusterState, DebtEdge, DgfmRunStatus, PlanStatus, SlotCounts
 from tests.cli.statuses import request, status
@@ -106,6 +106,24 @@ def test_four_instances_with_loans_and_requests_fit_80_columns_and_24_lines():
     assert all(f"\ni{index} ready" in text for index in range(4))
     assert "i3 → i2 96 rBlocks" in text
     assert shown[-1].startswith("and ") and shown[-1].endswith(" more")
+
+
+@pytest.mark.parametrize("state", ["unreachable", "dead"])
+def test_one_that_does_not_answer_has_no_numbers(state):
+    view = View("t", Sample(1.0, (status("i0", running=1), status("i1", state=state, running=3, waiting=2))))
+    shown = lines(view)
+    assert shown[1].endswith("requests: 1 running, 0 waiting")
+    assert shown[-1].split() == ["i1", state, *"-------"]
+
+
+def test_without_a_width_nothing_is_cut():
+    console = Console(file=io.StringIO(), width=ANY_WIDTH)
+    with console.capture() as captured:
+        console.print(render(busy(name="a-rather-long-name-of-a-host-"), width=None))
+    out = captured.get()
+    assert "…" not in out and "a-rather-long-name-of-a-host-0 ready" in out
+    assert f"req-a-rather-long-name-of-a-host-0-{2:032d} a-rather-long-name-of-a-host-0 " in out
+    assert max(map(len, out.splitlines())) < 300
 
 
 def test_narrow_terminals_see_less():

@@ -82,6 +82,14 @@ def test_a_flag_wins_over_the_environment_over_the_file(shown, tmp_path, monkeyp
     assert (tables["instance"]["request_timeout_s"], tables["gateway"]["request_timeout_s"]) == (7.0, 600.0)
 
 
+def test_how_long_http_may_take_is_a_flag_of_its_own(shown):
+    """An instance's setting of that name is how long a request may wait for memory that is gone."""
+    tables = tomllib.loads(shown("--request-timeout-s", "5"))
+    assert (tables["instance"]["request_timeout_s"], tables["gateway"]["request_timeout_s"]) == (5.0, 600.0)
+    tables = tomllib.loads(shown("--http-request-timeout-s", "7"))
+    assert (tables["instance"]["request_timeout_s"], tables["gateway"]["request_timeout_s"]) == (60.0, 7.0)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

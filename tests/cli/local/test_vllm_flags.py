@@ -8,11 +8,13 @@ import pytest
 
 from distkv.cli.commands import serve, up
 from distkv.cli.exit_codes import run
-from distkv.cli.local.vllm_flags import SEVERAL, SHORT, VALUES, translated
+from distkv.cli.local.vllm_flags import INSTANCES, SEVERAL, SHORT, VALUES, translated, without_meaningless
 from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
 KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param.secondary_opts)}
+
+KNOWN_TO_UP = {flag for param in up.command.params for flag in (*param.opts, *param.secondary_opts)}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,19 @@ def test_the_tables_are_about_flags_of_serve():
     assert all(flag.startswith("--") and one.why and one.instead for flag, one in WITHOUT_MEANING.items())
     named = {word for one in WITHOUT_MEANING.values() for word in one.instead.split() if word.startswith("--")}
     assert named <= KNOWN
+    assert named - {INSTANCES} <= KNOWN_TO_UP and not WITHOUT_MEANING.keys() & KNOWN_TO_UP
+
+
+@pytest.mark.parametrize("words", ["--tensor-parallel-size 2", "--tensor_parallel_size=2", "-tp 2"])
+def test_up_says_so_too(words: str):
+    with pytest.raises(ConfigError, match=r"--tensor-parallel-size: one process .*use --instances for several"):
+        without_meaningless(words.split(), KNOWN_TO_UP)
+
+
+def test_up_takes_what_is_so_anyway_and_changes_nothing_else():
+    words = "-tp 1 m --api-key k ./m --max_num_seqs 3 --dtype half --enable-chunked-prefill -- --seed"
+    left = "m --api-key k ./m --max_num_seqs 3 --dtype half -- --seed"
+    assert without_meaningless(words.split(), KNOWN_TO_UP) == left.split()
 
 
 def settings(command: click.Command, words: str, capsys: pytest.CaptureFixture[str]) -> Any:

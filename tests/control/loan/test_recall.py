@@ -6,7 +6,7 @@ from distkv.clock import ManualClock
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.paths import Path
-from distkv.control.loan.debtor.recall import Recaller
+from distkv.control.loan.debtor.recall import LAST_S, Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -37,8 +37,8 @@ class Recalling:
             self.state.sequences.wait(other, 0.0)
         self.state.commands.clear()
 
-    def reclaim(self, *, is_draining: bool = False) -> None:
-        reclaim = Reclaim(span=self.debt.span, deadline_s=5.0, is_draining=is_draining)
+    def reclaim(self, *, is_draining: bool = False, deadline_s: float = 5.0) -> None:
+        reclaim = Reclaim(span=self.debt.span, deadline_s=deadline_s, is_draining=is_draining)
         self.recaller.on_reclaim("p", reclaim, self.clock.now())
 
     def pull(self) -> Pull:
@@ -64,6 +64,25 @@ def test_all_come_home_when_there_is_room() -> None:
     assert [block.slot for block in recalling.seq.placement.blocks[:3]] == list(pull.slots)
     assert recalling.seq.placement.debts == [] and len(issued(recalling.state, Release)) == 1
     assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id), 11.0)
+    recalling.check()
+
+
+def test_who_drains_waits_while_not_all_fits_beside_what_those_that_run_grow_into() -> None:
+    recalling = Recalling(free=2)
+    recalling.state.sequences.run(recalling.seq)
+    assert recalling.state.growing.blocks() >= 2
+    recalling.reclaim(is_draining=True, deadline_s=20.0)
+    assert issued(recalling.state, Pull) == [], "of three blocks one would fit, and the next token would not"
+    recalling.reclaim(is_draining=True, deadline_s=LAST_S)
+    assert len(recalling.pull().slots) == 1, "it is computed again otherwise"
+    recalling.check()
+
+
+def test_who_needs_its_memory_itself_does_not_wait() -> None:
+    recalling = Recalling(free=2)
+    recalling.state.sequences.run(recalling.seq)
+    recalling.reclaim(deadline_s=20.0)
+    assert len(recalling.pull().slots) == 1
     recalling.check()
 
 

@@ -19,11 +19,11 @@ LINES = "point: median of all rounds; whiskers: least and most"
 CURVES = "point: median of all rounds; whiskers: least and most; number: this median divided by the first one"
 
 
-def require_matplotlib() -> None:
-    """Raises click.UsageError that says what to install. Call it before measuring."""
+def require_matplotlib(flag: str = "--plot") -> None:
+    """Raises click.UsageError that says what to install, and for which flag. Call it before measuring."""
     if find_spec("matplotlib") is None:
         raise click.UsageError(
-            "--plot needs matplotlib, which is not installed; in distkv's checkout: pip install '.[bench]'"
+            f"{flag} needs matplotlib, which is not installed; in distkv's checkout: pip install '.[bench]'"
         )
 
 

@@ -60,14 +60,19 @@ def _command(
     else:
         made = _read(tuple(dict.fromkeys(names or NAMES)), from_path)
     console = Console(soft_wrap=True, highlight=False)
+    little: list[str] = []
     for figure in made:
         console.print(_table(figure))
+        if figure.effort == Effort.QUICK:
+            little.append(figure.name)
         if json_path is not None:
             write(json_path / f"{figure.name}.json", msgspec.json.format(msgspec.json.encode(figure), indent=1) + b"\n")
         if plot_path is not None:
             draw(figure, plot_path / f"{figure.name}.png")
         if docs_path is not None:
             write(docs_path, with_tables(docs_path.read_text(encoding="utf-8"), [figure]).encode(), "docs")
+    if little:
+        console.print(f"{', '.join(little)}: a run with --quick only shows that it works; its numbers mean nothing")
     return 0
 
 

@@ -51,8 +51,9 @@ def _command(**options: Any) -> int:
 
     asked = Asked(**options)
     asked.check_paths()
-    if asked.plot_path is not None or asked.timeline_path is not None:
-        require_matplotlib()
+    for flag, path in (("--plot", asked.plot_path), ("--timeline", asked.timeline_path)):
+        if path is not None:
+            require_matplotlib(flag)
     specs, wanted = asked.specs(), asked.requests_of_trace()
     of_size = len(wanted) * len(asked.chosen) * len(asked.scales)
     played: list[tuple[Size, Played]] = []

@@ -3,6 +3,9 @@
 What finds no place by the deadline is given up, that much of the span and no more, and is computed again: the creditor
 would refuse to renew all of it.
 
+A creditor that drains can leave when all has left it. So while not all of it finds a place, those that run here keep what
+they are expected to grow into: they may end before its time is up. In its last seconds what fits comes home.
+
 Where both drain, the debtor goes first: its requests end soon, and need here what room there is to grow into. So
 nothing comes home, and what it has borrowed stays where it is unless others lend.
 """
@@ -24,6 +27,10 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
+
+
+LAST_S = 5.0
+"""Before the deadline of a creditor that drains: what is not home by then is computed again."""
 
 
 class Cause(Enum):
@@ -84,7 +91,7 @@ class Recaller:
         if message.deadline_s <= 0:
             self._give_up(seq, debt, placed)
         elif not coming:
-            room = 0 if both_drain else self._state.pool.num_free - len(self._state.running())
+            room = 0 if both_drain else self._room(message, len(placed))
             self._bring_home(seq, debt, placed, room, now)
 
     def recall(self, seq: Sequence, most: int, now: float) -> int:
@@ -109,6 +116,13 @@ class Recaller:
             return 0
         self.pull_back(seq, debt, blocks, slots, cause, now)
         return len(slots)
+
+    def _room(self, message: Reclaim, num_blocks: int) -> int:
+        """Slots into which some of so many blocks may come home."""
+        free, num_running = self._state.pool.num_free, len(self._state.running())
+        if message.is_draining and free - num_running < num_blocks and message.deadline_s > LAST_S:
+            return free - max(num_running, self._state.growing.blocks())
+        return free - num_running
 
     def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], room: int, now: float) -> None:
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []

@@ -36,6 +36,7 @@ SINGLE_NOTE = (
     "and one instance over all GPUs once for all."
 )
 MULTI_BAND, SINGLE_BAND = (1.35, 1.73), (1.4, 3.4)
+SHORT_DRAWS = 4
 DRAWS, MOST_DRAWN = 3, 4
 """Of a trace, where there are so many instances at most; of more one, for they take minutes."""
 LOADS = (0.5, 1.0)
@@ -72,6 +73,7 @@ SHORT = tuple(
         instances,
         (instances * per_s / 2, instances * per_s, 2 * instances * per_s),
         80.0,
+        SHORT_DRAWS,
     )
     for instances in (2, 4)
     for trace, per_s in ((0, 2.0), (1, 3.0), (2, 4.0))
@@ -80,7 +82,7 @@ SHORT = tuple(
 
 def figure_10a(effort: Effort, say: Say) -> Figure:
     """Traces 0 to 2, against instances side by side."""
-    setups = effort.pick((replace(SHORT[2], rates_per_s=(4.0,), window_s=10.0),), SHORT)
+    setups = effort.pick((replace(SHORT[2], rates_per_s=(4.0,), window_s=10.0, draws=1),), SHORT)
     return _figure(
         "001-10a",
         (OURS, VLLM_MULTI, NOT_LENT),

@@ -19,7 +19,9 @@ def test_it_prints_theirs_beside_ours_and_writes_what_it_made(
     page = tmp_path / "papers.md"
     page.write_text("# Papers\n<!-- figure 000-11 -->\n<!-- end of figure -->\n")
     assert run(command, ["sim", "paper", "000-11", "--quick", "--json", str(tmp_path), "--docs", str(page)]) == 0
-    assert "5 to 10" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "5 to 10" in out
+    assert out.endswith("\n000-11: a run with --quick only shows that it works; its numbers mean nothing\n")
     written = msgspec.json.decode((tmp_path / "000-11.json").read_bytes(), type=Figure)
     assert written == make("000-11", Effort.QUICK, lambda what, share: None)
     assert "| 5 to 10 |" in page.read_text() and "with `--quick`" in page.read_text()
@@ -30,6 +32,13 @@ def test_it_draws_what_was_written_before(tmp_path: Path) -> None:
     assert run(command, ["sim-paper", "000-12", "--quick", "--json", str(tmp_path)]) == 0
     assert run(command, ["sim", "paper", "000-12", "--from", str(tmp_path), "--plot", str(tmp_path)]) == 0
     assert (tmp_path / "000-12.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_of_a_full_run_are_not_called_into_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full = msgspec.structs.replace(make("000-12", Effort.QUICK, lambda what, share: None), effort=Effort.FULL)
+    (tmp_path / "000-12.json").write_bytes(msgspec.json.encode(full))
+    assert run(command, ["sim", "paper", "000-12", "--from", str(tmp_path)]) == 0
+    assert "--quick" not in capsys.readouterr().out
 
 
 def test_it_plays_the_traces_that_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

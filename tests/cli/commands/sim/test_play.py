@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from distkv.bench.harness.plots import plot
 from distkv.bench.simulation import sweep, timeline
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
@@ -176,6 +177,15 @@ def test_it_draws_the_memory_over_time(arguments: list[str], tmp_path: Path, mon
     assert run(command, [*arguments, "--kv-tokens", "1600", "--instances", "12", "--timeline", str(paths[1])]) == 0
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("flag", ["--plot", "--timeline"])
+def test_the_flag_that_needs_matplotlib_is_named(
+    arguments: list[str], flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    assert run(command, [*arguments, "--kv-tokens", "1600", flag, str(tmp_path / "x.png")]) == 2
+    assert f"{flag} needs matplotlib" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
