@@ -3,8 +3,8 @@
 What finds no place by the deadline is given up, that much of the span and no more, and is computed again: the creditor
 would refuse to renew all of it.
 
-A creditor that drains can leave when all has left it. So while not all of it finds a place, those that run here keep what
-they are expected to grow into: they may end before its time is up. In its last seconds what fits comes home.
+A creditor that drains can leave when all has left it. So while not all of it finds a place, those that run here keep
+what they are expected to grow into: they may end before its time is up. In its last seconds what fits comes home.
 
 Where both drain, the debtor goes first: its requests end soon, and need here what room there is to grow into. So
 nothing comes home, and what it has borrowed stays where it is unless others lend.
@@ -27,7 +27,6 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
-
 
 LAST_S = 5.0
 """Before the deadline of a creditor that drains: what is not home by then is computed again."""
