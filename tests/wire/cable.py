@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 # Of this process alone: others may run the same tests beside it.
 NAMESPACE, HERE, THERE = f"distkv-{os.getpid()}", f"dkh{os.getpid()}", f"dkt{os.getpid()}"
 SUBNET = f"10.99.{os.getpid() % 200 + 20}"
-ADDRESS = f"{SUBNET}.2"
+OWN_ADDRESS, ADDRESS = f"{SUBNET}.1", f"{SUBNET}.2"
 WITHIN = ("ip", "netns", "exec", NAMESPACE)
 
 needs_root = pytest.mark.skipif(
@@ -37,8 +40,11 @@ def cable() -> Iterator[None]:
         ip("link", "add", HERE, "type", "veth", "peer", "name", THERE)
         stack.callback(ip, "link", "del", HERE)
         ip("link", "set", THERE, "netns", NAMESPACE)
-        ip("addr", "add", f"{SUBNET}.1/24", "dev", HERE)
+        ip("addr", "add", f"{OWN_ADDRESS}/24", "dev", HERE)
         ip("link", "set", HERE, "up")
         ip("-n", NAMESPACE, "addr", "add", f"{ADDRESS}/24", "dev", THERE)
-        ip("-n", NAMESPACE, "link", "set", THERE, "up")
+        for device in (THERE, "lo"):
+            ip("-n", NAMESPACE, "link", "set", device, "up")
+        # The kernel says so a while later, and until then some take the device for none.
+        wait_until(lambda: Path(f"/sys/class/net/{HERE}/operstate").read_text(encoding="utf-8") == "up\n", 10.0)
         yield

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.wire.cable import WITHIN, cable
 from tests.wire.links.peers import OPTIONAL, TRANSPORTS, Pair, open_pair, why_not
 
 
@@ -49,28 +48,9 @@ def pool_mappings() -> int:
 
 
 @pytest.fixture
-def namespace() -> Iterator[str]:
-    """A network namespace that reaches this one as 10.213.77.2, by a pair of devices; this one is 10.213.77.1."""
+def through() -> Iterator[Sequence[str]]:
+    """What a command begins with that is to run in a network namespace, which reaches this one over a cable."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces take root and the program ip")
-    name = f"distkv-{secrets.token_hex(3)}"
-    near, far = f"n{name[-6:]}", f"f{name[-6:]}"
-    commands = [
-        f"netns add {name}",
-        f"link add {near} type veth peer name {far}",
-        f"link set {far} netns {name}",
-        f"addr add 10.213.77.1/24 dev {near}",
-        f"link set {near} up",
-        f"-n {name} addr add 10.213.77.2/24 dev {far}",
-        f"-n {name} link set {far} up",
-        f"-n {name} link set lo up",
-    ]
-    try:
-        for command in commands:
-            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"ip {command}: {done.stderr.strip()}")
-        yield name
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-        subprocess.run(["ip", "link", "delete", near], capture_output=True)
+    with cable():
+        yield WITHIN

@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import psutil
@@ -18,6 +18,7 @@ from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.links import Part, PoolMemory, Registrations, TensorLink, connect, hello_to, register
 from distkv.wire.messages.common import DataEndpoint
 from tests.waiting import wait_until
+from tests.wire.cable import ADDRESS, OWN_ADDRESS
 from tests.wire.links.peers import (
     DEADLINE_S,
     OWN,
@@ -283,12 +284,12 @@ print("read by", link.transport, *sorted(held))
 """
 
 
-def test_between_network_namespaces(namespace: str) -> None:
+def test_between_network_namespaces(through: Sequence[str]) -> None:
     """UCX learns routes once in a process: both ends are new ones."""
-    with owner("10.213.77.2:0", through=("ip", "netns", "exec", namespace)) as peer:
+    with owner(f"{ADDRESS}:0", through=through) as peer:
         command = [sys.executable, "-c", READER, msgspec.json.encode(peer.endpoint).decode()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S)
-        assert done.stdout == "read by nixl 10.213.77.1 127.0.0.1\n", done.stderr
+        assert done.stdout == f"read by nixl {OWN_ADDRESS} 127.0.0.1\n", done.stderr
 
 
 def test_it_listens_on_the_device_of_the_link_only(own: Registrations) -> None:

@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import psutil
@@ -17,6 +18,7 @@ import pytest
 from distkv.errors import ConfigError, LinkClosed
 from distkv.wire.links import PoolMemory, register
 from distkv.wire.links.transports.ucx import library
+from tests.wire.cable import ADDRESS, OWN_ADDRESS
 from tests.wire.links.peers import DEADLINE_S, Pair, open_pair, random_pool
 from tests.wire.links.transports.ucx.owners import Owner, asking_process
 
@@ -132,9 +134,9 @@ print("read by", link.transport, *sorted(held))
 
 
 @pytest.mark.usefixtures("ucx")
-def test_between_network_namespaces(namespace: str) -> None:
+def test_between_network_namespaces(through: Sequence[str]) -> None:
     """The reader is a new process: UCX learns routes once."""
-    with Owner("10.213.77.2:0", through=("ip", "netns", "exec", namespace)) as owner:
+    with Owner(f"{ADDRESS}:0", through=through) as owner:
         command = [sys.executable, "-c", READER, msgspec.json.encode(owner.endpoint).decode()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S)
-        assert done.stdout == "read by ucx 10.213.77.1\n", done.stderr
+        assert done.stdout == f"read by ucx {OWN_ADDRESS}\n", done.stderr
