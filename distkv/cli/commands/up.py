@@ -31,7 +31,7 @@ class _Up(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
-            args = without_meaningless(args, known)
+            args = without_meaningless(args, known, "--instances")
         return super().parse_args(ctx, args)
 
 

@@ -36,7 +36,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
 
     Raises ConfigError for what has no meaning here.
     """
-    words = deque(arguments)
+    words = deque(without_meaningless(arguments, known, INSTANCES))
     out: list[str] = []
     while words:
         word = words.popleft()
@@ -48,8 +48,6 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
             while words and not words[0].startswith("-"):
                 values.append(words.popleft())
             out.append(f"{flag}={','.join(part for one in values for part in _listed(one))}")
-        elif flag in WITHOUT_MEANING and flag not in known:
-            _refuse(flag, equals, value, words)
         elif flag in VALUES:
             value = value if equals or not words else words.popleft()
             out.append(f"{flag}={VALUES[flag].get(value, value)}")
@@ -58,9 +56,9 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
     return out
 
 
-def without_meaningless(arguments: Sequence[str], known: Collection[str]) -> list[str]:
-    """The arguments, as they are, for a command with the flags `known` that has names of its own: without those of
-    vLLM's that ask for what is so anyway.
+def without_meaningless(arguments: Sequence[str], known: Collection[str], instances: str) -> list[str]:
+    """The arguments, as they are, for a command with the flags `known`, without those of vLLM's that ask for what is so
+    anyway. instances: its flag that says how many there are.
 
     Raises ConfigError for what has no meaning here.
     """
@@ -72,7 +70,7 @@ def without_meaningless(arguments: Sequence[str], known: Collection[str]) -> lis
         if word == "--":
             return [*out, word, *words]
         if flag in WITHOUT_MEANING and flag not in known:
-            _refuse(flag, equals, value, words, instances="--instances")
+            _refuse(flag, equals, value, words, instances)
         else:
             out.append(word)
     return out
@@ -84,7 +82,7 @@ def _parts(word: str) -> tuple[str, str, str]:
     return SHORT.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag), equals, value
 
 
-def _refuse(flag: str, equals: str, value: str, words: deque[str], instances: str = INSTANCES) -> None:
+def _refuse(flag: str, equals: str, value: str, words: deque[str], instances: str) -> None:
     """Raise ConfigError, unless the flag asks for what is so anyway; then take its value from the words.
 
     instances: the flag that says how many there are.

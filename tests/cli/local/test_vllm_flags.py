@@ -81,13 +81,13 @@ def test_the_tables_are_about_flags_of_serve():
 @pytest.mark.parametrize("words", ["--tensor-parallel-size 2", "--tensor_parallel_size=2", "-tp 2"])
 def test_up_says_so_too(words: str):
     with pytest.raises(ConfigError, match=r"--tensor-parallel-size: one process .*use --instances for several"):
-        without_meaningless(words.split(), KNOWN_TO_UP)
+        without_meaningless(words.split(), KNOWN_TO_UP, "--instances")
 
 
 def test_up_takes_what_is_so_anyway_and_changes_nothing_else():
     words = "-tp 1 m --api-key k ./m --max_num_seqs 3 --dtype half --enable-chunked-prefill -- --seed"
     left = "m --api-key k ./m --max_num_seqs 3 --dtype half -- --seed"
-    assert without_meaningless(words.split(), KNOWN_TO_UP) == left.split()
+    assert without_meaningless(words.split(), KNOWN_TO_UP, "--instances") == left.split()
 
 
 def settings(command: click.Command, words: str, capsys: pytest.CaptureFixture[str]) -> Any:

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
-from hypothesis import given, settings
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.errors import ConfigError
-from distkv.sim.baselines.cluster import TOO_LARGE, BaselineCluster
+from distkv.sim.baselines.cluster import BaselineCluster
 from distkv.sim.baselines.disaggregated.divided import splits
 from distkv.sim.baselines.disaggregated.pulling import Pulling
-from distkv.sim.outcome import DEADLINE
 from distkv.sim.run import simulate
-from distkv.sim.trace import TraceRequest
+from tests.sim.baselines.disaggregated.parts import divided, quiet
 from tests.sim.baselines.parts import loaded
-from tests.sim.baselines.test_cluster import REQUESTS
 from tests.sim.timed.parts import LINK, PROFILE, spec, trace
 from tests.sim.timed.test_run import plain
 
 MODEL = PerformanceModel(PROFILE)
 
 
-def divided(prefills: int, **fields: object) -> BaselineCluster:
-    return BaselineCluster(spec(policy="prefill-decode", **fields), partial(Pulling, prefills))
-
-
-def quiet(now_s: float, ended: int, of: int) -> None:
-    pass
+def pulled(prefills: int, **fields: object) -> BaselineCluster:
+    return divided(Pulling, prefills, **fields)
 
 
 def test_keys_and_values_travel_once() -> None:
-    cluster = divided(1, message_s=0.001)
+    cluster = pulled(1, message_s=0.001)
     cluster.play(trace((0.0, 100, 3)), quiet)
     (outcome,) = cluster.outcomes
     first_s = 4 * 0.001 + MODEL.prefill_s(100)
@@ -46,7 +37,7 @@ def test_keys_and_values_travel_once() -> None:
 
 
 def test_decodes_are_not_disturbed_by_prompts() -> None:
-    cluster = divided(1)
+    cluster = pulled(1)
     cluster.play(trace((0.0, 100, 200), (1.0, 1500, 1)), quiet)
     first, second = cluster.outcomes
     each = [after - before for before, after in zip(first.times_s[1:], first.times_s[2:], strict=False)]
@@ -56,7 +47,7 @@ def test_decodes_are_not_disturbed_by_prompts() -> None:
 
 def test_what_no_decoding_instance_has_memory_for_stays_where_it_is() -> None:
     """Its prompt takes 61 rBlocks, of which 39 are free where it would decode, and keeps another one waiting."""
-    cluster = divided(1)
+    cluster = pulled(1)
     cluster.play(trace((0.0, 960, 200), (0.0, 960, 10), (0.0, 960, 10)), quiet)
     first, second, third = cluster.outcomes
     assert second.times_s[1] > first.times_s[-1] > second.times_s[0]
@@ -64,7 +55,7 @@ def test_what_no_decoding_instance_has_memory_for_stays_where_it_is() -> None:
 
 
 def test_who_is_preempted_is_computed_again_where_it_decodes() -> None:
-    cluster = divided(1)
+    cluster = pulled(1)
     cluster.play(trace((0.0, 700, 150), (0.0, 700, 150)), quiet)
     prefilling, decoding = cluster.instances
     assert decoding.counters.preemptions >= 1 and not prefilling.counters.preemptions
@@ -76,7 +67,7 @@ def test_who_is_computed_again_lets_those_behind_it_be_read() -> None:
     """One that was preempted begins anew, in the same step in which there is memory for the next."""
     at_once = [(0.0, 1447, 77), (0.0, 1, 52), (0.0, 9, 99), (0.0, 285, 108)]
     requests = [*at_once, (0.02, 734, 186), (0.64, 1, 49), (1.12, 1481, 96), (1.24, 187, 55), (1.97, 787, 23)]
-    cluster = divided(1, most_s=100.0)
+    cluster = pulled(1, most_s=100.0)
     cluster.play(trace(*requests), quiet)
     assert not any(one.failed for one in cluster.outcomes) and cluster.instances[1].counters.preemptions
     assert [len(one.times_s) for one in cluster.outcomes] == [output for _, _, output in requests]
@@ -84,12 +75,12 @@ def test_who_is_computed_again_lets_those_behind_it_be_read() -> None:
 
 
 def test_hosts_have_both_kinds_and_links_within_one_are_used() -> None:
-    cluster = divided(2, instances=8, instances_per_host=4)
+    cluster = pulled(2, instances=8, instances_per_host=4)
     placed = Pulling(2, cluster)
     assert [one.name for one in placed.divided.prefilling] == ["i0", "i4"]
     cluster.play(loaded(20, 10.0), quiet)
     assert all(cluster[name].counters.moved_blocks for name in ("i1", "i5"))
-    far = divided(1, instances=3, instances_per_host=1)
+    far = pulled(1, instances=3, instances_per_host=1)
     far.play(trace((0.0, 100, 3)), quiet)
     assert not far.outcomes[0].failed
 
@@ -101,24 +92,6 @@ def test_a_few_are_tried_and_the_best_is_said() -> None:
     given_ = simulate(requests, spec(policy="prefill-decode", instances=4, prefill_instances=1))
     assert best.prefill_instances in (2, 3) and given_.prefill_instances == 1
     assert sum(one.times_s[-1] for one in best.outcomes) < sum(one.times_s[-1] for one in given_.outcomes)
-
-
-@settings(max_examples=40, deadline=None)
-@given(requests=REQUESTS)
-@pytest.mark.parametrize(("instances", "prefills", "deadline"), [(2, 1, None), (4, 2, 3.0), (3, 2, 0.5)])
-def test_every_request_ends_or_is_refused(
-    instances: int, prefills: int, deadline: float | None, requests: list[TraceRequest]
-) -> None:
-    cluster = divided(prefills, instances=instances, deadline_s=deadline, sample_s=0.2, most_s=1000.0)
-    cluster.play(requests, quiet)
-    for one in cluster.outcomes:
-        assert (one.failed == TOO_LARGE) == (-(-one.request.num_tokens // 16) > 100)
-        assert one.failed in ("", TOO_LARGE, DEADLINE)
-        assert len(one.times_s) == one.request.output_tokens or one.failed
-        assert list(one.times_s) == sorted(one.times_s)
-    cluster.agenda.run(cluster.agenda.now() + 10.0)
-    assert [one.free for one in cluster.instances] == [100] * instances
-    assert not any(one.running or one.queue or one.coming or one.leaving or one.elsewhere for one in cluster.instances)
 
 
 def test_it_is_the_same_each_time() -> None:

@@ -6,26 +6,19 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
 
 from distkv.control.performance.model import PerformanceModel
-from distkv.sim.baselines.cluster import TOO_LARGE, BaselineCluster
+from distkv.sim.baselines.cluster import BaselineCluster
 from distkv.sim.baselines.disaggregated.pulling import Pulling
 from distkv.sim.baselines.disaggregated.pushing import Pushing
-from distkv.sim.outcome import DEADLINE
-from distkv.sim.trace import TraceRequest
-from tests.sim.baselines.test_cluster import REQUESTS
+from tests.sim.baselines.disaggregated.parts import divided, quiet
 from tests.sim.timed.parts import LINK, PROFILE, spec, trace
 
 MODEL = PerformanceModel(PROFILE)
 
 
 def pushed(prefills: int, **fields: object) -> BaselineCluster:
-    return BaselineCluster(spec(policy="prefill-decode", **fields), partial(Pushing, prefills))
-
-
-def quiet(now_s: float, ended: int, of: int) -> None:
-    pass
+    return divided(Pushing, prefills, **fields)
 
 
 def test_all_but_the_last_layer_travels_while_the_prompt_is_computed() -> None:
@@ -66,21 +59,3 @@ def test_a_request_of_one_token_leaves_nothing_where_it_was_to_decode() -> None:
     cluster.play(trace((0.0, 100, 1)), quiet)
     assert len(cluster.outcomes[0].times_s) == 1 and not cluster.outcomes[0].failed
     assert [one.free for one in cluster.instances] == [100, 100]
-
-
-@settings(max_examples=40, deadline=None)
-@given(requests=REQUESTS)
-@pytest.mark.parametrize(("instances", "prefills", "deadline"), [(2, 1, None), (4, 2, 3.0), (3, 2, 0.5)])
-def test_every_request_ends_or_is_refused(
-    instances: int, prefills: int, deadline: float | None, requests: list[TraceRequest]
-) -> None:
-    cluster = pushed(prefills, instances=instances, deadline_s=deadline, sample_s=0.2, most_s=1000.0)
-    cluster.play(requests, quiet)
-    for one in cluster.outcomes:
-        assert (one.failed == TOO_LARGE) == (-(-one.request.num_tokens // 16) > 100)
-        assert one.failed in ("", TOO_LARGE, DEADLINE)
-        assert len(one.times_s) == one.request.output_tokens or one.failed
-        assert list(one.times_s) == sorted(one.times_s)
-    cluster.agenda.run(cluster.agenda.now() + 10.0)
-    assert [one.free for one in cluster.instances] == [100] * instances
-    assert not any(one.running or one.queue or one.coming or one.leaving or one.elsewhere for one in cluster.instances)
