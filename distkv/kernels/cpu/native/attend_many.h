@@ -74,8 +74,8 @@ class ManyRows {
             unpack_v(call_.v_block(slot, head), b * call_.block_tokens, int(std::min<int64_t>(exist, call_.block_tokens)));
         }
         for (int lane = 0; lane < lanes; lane += PANEL) {
-            panel_product<Product>(rows_, q_, dim_, reinterpret_cast<const char*>(place(k_, call_.dim, lane, 0)),
-                                   PANEL * 4, call_.dim / STEPS, scores_ + lane, lanes_, false);
+            const Following<2> keys{reinterpret_cast<const char*>(place(k_, call_.dim, lane, 0)), call_.dim / STEPS};
+            panel_product<Product>(rows_, q_, dim_, keys, PANEL * 4, scores_ + lane, lanes_, false);
         }
         const bool all = call_.alibi == nullptr && all_seen(block, count);
         for (int r = 0; r < rows_; ++r) {
@@ -89,8 +89,8 @@ class ManyRows {
             if (is_dot<S>) to_pairs(row, lanes);
         }
         for (int d = 0; d < dim_; d += PANEL) {
-            panel_product<Product>(rows_, scores_, lanes_, reinterpret_cast<const char*>(place(v_, tokens_, d, 0)),
-                                   PANEL * 4, tokens / STEPS, sums_ + d, dim_, true);
+            const Following<2> values{reinterpret_cast<const char*>(place(v_, tokens_, d, 0)), tokens / STEPS};
+            panel_product<Product>(rows_, scores_, lanes_, values, PANEL * 4, sums_ + d, dim_, true);
         }
     }
 
@@ -149,10 +149,8 @@ class ManyRows {
         if (call_.pair == S::steps && num_lanes % W == 0 && first_lane % W == 0) {
             for (int s = 0; s < num_steps; s += S::steps) {
                 for (int lane = 0; lane < num_lanes; lane += W, from += W * 4) {
-                    Vec x[S::steps];
-                    S::read(from, x);
                     float* const at = place(to, steps, first_lane + lane, first_step + s);
-                    for (int i = 0; i < S::steps; ++i) store(at + i * PANEL, x[i]);
+                    for (int i = 0; i < S::steps; ++i) store(at + i * PANEL, S::read(from, i));
                 }
             }
             return;

@@ -30,19 +30,19 @@ template <class S, int N>
 inline void add_values(int rows, const float* weights, int weights_stride, const TileValues& tile, int dim, int d,
                        float* sums) {
     const size_t bytes = size_t(dim) * 4;
-    Lanes<N> lanes[MOST_BLOCKS];
+    Following<N> lanes[MOST_BLOCKS];
     for (int b = 0; b < tile.count; ++b) {
-        lanes[b] = following<N>(tile.v[b] + d * 4, tile.tokens[b] / S::steps, tile.ahead[b]);
+        const char* const v = tile.v[b] + d * 4;
+        lanes[b] = {v, tile.tokens[b] / S::steps, v + tile.ahead[b], tile.ahead[b] == 0 ? 0 : ptrdiff_t(bytes)};
     }
     panel_rows<S, N>(rows, weights, weights_stride, lanes, tile.count, bytes, sums + d, dim, true);
     const int tokens = tile.tokens[tile.count - 1];
     if (tokens % S::steps == 0) return;
-    const Lanes<N>& last = lanes[tile.count - 1];
+    const Following<N>& last = lanes[tile.count - 1];
     int step = 0;  // of the weights
     for (int b = 0; b < tile.count; ++b) step += tile.tokens[b] / S::steps;
     for (int n = 0; n < N; ++n) {
-        Vec values[S::steps];
-        S::read(last.b[n] + last.loads * bytes, values);
+        const Vec values = S::read(last.at(n) + last.loads * bytes, 0);
         for (int r = 0; r < rows; ++r) {
             const float* const row = weights + r * weights_stride;
             float weight = row[step * S::steps];
@@ -52,7 +52,7 @@ inline void add_values(int rows, const float* weights, int weights_stride, const
                 weight = S::one(static_cast<uint16_t>(pair));
             }
             float* const to = sums + r * dim + d + n * W;
-            store(to, fma(splat(weight), values[0], load(to)));
+            store(to, fma(splat(weight), values, load(to)));
         }
     }
 }
@@ -138,7 +138,7 @@ class OneRow {
     // Scores of N vectors of keys from the tile's vector `at` on; they may be in different blocks.
     template <int N>
     void keys(int64_t block, int at, int head, int rows, const float* q, float* to, bool fetch) {
-        Lanes<N> lanes;
+        Anywhere<N> lanes;
         for (int n = 0; n < N; ++n) {
             const int lane = (at + n) * W;
             const int64_t slot = item_.seq->slots[block + lane / call_.block_tokens];

@@ -21,13 +21,17 @@ namespace {
 constexpr int LANES = 32;                             // of a panel in memory, at every level
 constexpr int WHOLE_ROWS = MAX_ROWS * PANEL / LANES;  // rows whose sums with all lanes stay in registers
 constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not pay to unpack half floats first
-constexpr int CHUNK_BYTES = 32768;                    // of a panel: stays in the nearest cache while rows pass by
+constexpr int CHUNK_BYTES = 16384;                    // of a panel: half of the nearest cache, beside what is fetched
+constexpr int FEW_CHUNK_BYTES = 8192;                 // the same if they pass once or twice: so memory is asked sooner
 constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
-constexpr ptrdiff_t AHEAD = 8192;                     // bytes from what is read to what is fetched
+constexpr ptrdiff_t AHEAD = 4096;                     // bytes from what is read to what is fetched
 
 thread_local Scratch wide_rows;  // of who calls; `scratch` is for the pieces of the work
 
 DISTKV_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+
+// What each of `parts` takes of all, so that nothing is left.
+DISTKV_INLINE ptrdiff_t shared(ptrdiff_t all, ptrdiff_t parts) { return (all + parts - 1) / parts; }
 
 // `count` stored numbers to floats, or to pairs for a dot, with zeros up to `room` numbers.
 template <class S>
@@ -74,7 +78,7 @@ struct Linear {
     // Of a row of floats: whole loads, and rows that do not all fall into the same places of a cache.
     size_t wide_stride() const { return loads() * FLOATS + 16; }
     int panels() const { return (n + LANES - 1) / LANES; }
-    const char* panel_at(int p) const { return packed + p * loads() * LOAD_BYTES; }
+    const char* load_at(int p, int load) const { return packed + (size_t(p) * loads() + load) * LOAD_BYTES; }
     const Stored* bias_at(int p) const { return bias == nullptr ? nullptr : bias + p * LANES; }
 
     void widen_rows(int first, int end, float* wide) const {
@@ -110,37 +114,43 @@ struct Linear {
         scratch.begin(CHUNK_BYTES + num_sums);
         float* const unpacked = scratch.floats(CHUNK_BYTES);
         float* const sums = scratch.floats(num_sums);
-        constexpr int chunk = CHUNK_BYTES / LOAD_BYTES;
+        const int chunk = (count <= MAX_ROWS ? FEW_CHUNK_BYTES : CHUNK_BYTES) / LOAD_BYTES;
         for (int start = 0; start < loads(); start += chunk) {
             const int some = smaller(chunk, loads() - start);
             for (int p = first_panel; p < end_panel; ++p) {
-                multiply_chunk(wide + start * FLOATS, count, panel_at(p) + start * LOAD_BYTES, some,
-                               sums + (p - first_panel) * panel_sums, start > 0, unpacked);
+                const bool is_last = p + 1 == end_panel;
+                const char* const next = !is_last                 ? load_at(p + 1, start)
+                                         : start + some < loads() ? load_at(first_panel, start + some)
+                                                                  : load_at(end_panel, 0);
+                multiply_chunk(wide + start * FLOATS, count, load_at(p, start), some,
+                               sums + (p - first_panel) * panel_sums, start > 0, unpacked, next);
             }
         }
         for (int p = first_panel; p < end_panel; ++p) finish_panel(p, sums + (p - first_panel) * panel_sums, first, count);
     }
 
-    // Rows of x times a chunk of a panel that begins at b. unpacked: room for its floats.
-    void multiply_chunk(const float* wide, int count, const char* b, int some, float* sums, bool add,
-                        float* unpacked) const {
+    // Rows of x times a chunk of a panel that begins at b. unpacked: room for its floats. next: what is read after it.
+    void multiply_chunk(const float* wide, int count, const char* b, int some, float* sums, bool add, float* unpacked,
+                        const char* next) const {
         const size_t stride = wide_stride();
         if (count <= WHOLE_ROWS) {
-            static constexpr auto panels = panels_by_rows<Product, LANES / W>(std::make_integer_sequence<int, WHOLE_ROWS>());
-            const auto lanes = following<LANES / W>(b, some, AHEAD);
-            panels[count - 1](wide, stride, &lanes, 1, LOAD_BYTES, sums, LANES, add);
+            constexpr int N = LANES / W;
+            const Following<N> lanes{b, some, b + AHEAD, LOAD_BYTES};
+            panel_rows<Product, N, WHOLE_ROWS>(count, wide, stride, &lanes, 1, LOAD_BYTES, sums, LANES, add);
             return;
         }
-        for (int lane = 0; lane < LANES; lane += PANEL, b += PANEL * sizeof(Stored) * S::steps) {
+        // Each pass over the chunk fetches its part of the next one, so that memory is busy all the time.
+        const ptrdiff_t passes = (count + MAX_ROWS - 1) / MAX_ROWS * (LANES / PANEL);
+        for (int lane = 0; lane < LANES; lane += PANEL, b += PANEL * 4) {
+            const char* const ahead = next + some * LOAD_BYTES * lane / LANES;
             if (std::is_same<S, F16>::value && count > FEW_ROWS) {
                 unpack(b, some, unpacked);
-                panel_product<F32>(count, wide, stride, reinterpret_cast<const char*>(unpacked), PANEL * sizeof(float),
-                                   some * S::steps, sums + lane, LANES, add);
-                continue;
-            }
-            for (int r = 0; r < count; r += MAX_ROWS) {
-                panel_rows<Product, 2>(smaller(MAX_ROWS, count - r), wide + r * stride, stride, b, LOAD_BYTES, some,
-                                 sums + r * LANES + lane, LANES, add, r == 0 ? AHEAD : 0);
+                const Following<2> lanes{reinterpret_cast<const char*>(unpacked), some * S::steps, ahead,
+                                         shared(LOAD_BYTES / S::steps, passes)};
+                panel_product<F32>(count, wide, stride, lanes, PANEL * sizeof(float), sums + lane, LANES, add);
+            } else {
+                const Following<2> lanes{b, some, ahead, shared(LOAD_BYTES, passes)};
+                panel_product<Product>(count, wide, stride, lanes, LOAD_BYTES, sums + lane, LANES, add);
             }
         }
     }
@@ -148,9 +158,9 @@ struct Linear {
     static void unpack(const char* b, int some, float* to) {
         for (int s = 0; s < some; ++s, b += LOAD_BYTES) {
             DISTKV_UNROLL for (int v = 0; v < 2; ++v) {
-                Vec steps[S::steps];
-                S::read(b + v * W * 4, steps);
-                DISTKV_UNROLL for (int t = 0; t < S::steps; ++t) store(to + (s * S::steps + t) * PANEL + v * W, steps[t]);
+                DISTKV_UNROLL for (int t = 0; t < S::steps; ++t) {
+                    store(to + (s * S::steps + t) * PANEL + v * W, S::read(b + v * W * 4, t));
+                }
             }
         }
     }

@@ -25,33 +25,54 @@ constexpr int MAX_ROWS = 4;
 #endif
 constexpr int PANEL = 2 * W;  // lanes of a panel that this level makes for itself
 
-// Where N vectors of lanes are: `loads` times each, of S::steps steps. ahead: b[n] + ahead[n] is read later, if not 0.
+// N vectors of lanes that follow each other from b on, `loads` times, of S::steps steps each. Meanwhile what is at
+// `ahead` is fetched, ahead_step further for each load; nothing if that is 0.
 template <int N>
-struct Lanes {
+struct Following {
+    const char* b;
+    int loads;
+    const char* ahead = nullptr;
+    ptrdiff_t ahead_step = 0;
+
+    DISTKV_INLINE const char* at(int n) const { return b + n * W * 4; }
+    template <class S>
+    DISTKV_INLINE void fetch() const {
+        if (ahead_step == 0) return;
+        DISTKV_UNROLL for (int i = 0; i < N * W * 4; i += LINE) prefetch<S::near>(ahead + i);
+    }
+    DISTKV_INLINE void advance(size_t bytes) {
+        b += bytes;
+        ahead += ahead_step;
+    }
+};
+
+// The same, each vector anywhere. ahead: from what is read to what is fetched; nothing if 0.
+template <int N>
+struct Anywhere {
     const char* b[N];
     ptrdiff_t ahead[N];
     int loads;
-};
 
-// Vectors that follow each other.
-template <int N>
-DISTKV_INLINE Lanes<N> following(const char* b, int loads, ptrdiff_t ahead) {
-    Lanes<N> lanes;
-    DISTKV_UNROLL for (int n = 0; n < N; ++n) {
-        lanes.b[n] = b + n * W * 4;
-        lanes.ahead[n] = ahead;
+    DISTKV_INLINE const char* at(int n) const { return b[n]; }
+    template <class S>
+    DISTKV_INLINE void fetch() const {
+        DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+            if (ahead[n] != 0) prefetch<S::near>(b[n] + ahead[n]);
+        }
     }
-    lanes.loads = loads;
-    return lanes;
-}
+    DISTKV_INLINE void advance(size_t bytes) {
+        DISTKV_UNROLL for (int n = 0; n < N; ++n) b[n] += bytes;
+    }
+};
 
 // a: row r at a + r·a_stride, of pairs if S is a dot; its steps go on through all `count` lanes. b_bytes: from load to
 // load. c: row r at c + r·c_stride.
-template <class S, int R, int N>
+template <class S, int R, int N, template <int> class Lanes>
 __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lanes<N>* lanes, int count, size_t b_bytes,
                                      float* c, size_t c_stride, bool add) {
     // Few sums would wait for each other: these are split in two.
     constexpr int C = R * N <= W / 2 ? 2 : 1;
+    constexpr bool AGAIN = FEW_REGISTERS && S::steps > 1 && C == 1;
     Vec sums[C][R][N];
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
@@ -73,44 +94,51 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
         DISTKV_UNROLL for (int p = 0; p < POINTERS; ++p) rows[p] += steps * 4;
     };
     for (int l = 0; l < count; ++l) {
-        const char* b[N];
-        ptrdiff_t ahead[N];
-        DISTKV_UNROLL for (int n = 0; n < N; ++n) {
-            b[n] = lanes[l].b[n];
-            ahead[n] = lanes[l].ahead[n];
-        }
+        Lanes<N> here = lanes[l];
         auto step = [&](int chain) __attribute__((always_inline)) {
-            DISTKV_UNROLL for (int n = 0; n < N; ++n) {
-                if (ahead[n] != 0) prefetch(b[n] + ahead[n]);
-            }
+            here.template fetch<S>();
             if constexpr (is_dot<S>) {
                 IVec pairs[N];
-                DISTKV_UNROLL for (int n = 0; n < N; ++n) pairs[n] = load_bits(b[n]);
+                DISTKV_UNROLL for (int n = 0; n < N; ++n) pairs[n] = load_bits(here.at(n));
                 DISTKV_UNROLL for (int r = 0; r < R; ++r) {
                     const IVec x = (IVec)factor(r, 0);
                     DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[chain][r][n] = dot(sums[chain][r][n], x, pairs[n]);
                 }
                 advance(1);
             } else {
-                Vec values[N][S::steps];
-                DISTKV_UNROLL for (int n = 0; n < N; ++n) S::read(b[n], values[n]);
                 DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
                     const int to = C == 1 ? 0 : S::steps == 2 ? k : chain;
-                    DISTKV_UNROLL for (int r = 0; r < R; ++r) {
-                        const Vec x = factor(r, k);
-                        DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[to][r][n] = fma(x, values[n][k], sums[to][r][n]);
+                    auto values = [&](int n) __attribute__((always_inline)) {
+                        return S::read(AGAIN ? again(here.at(n)) : here.at(n), k);
+                    };
+                    // Beside the sums the factors or the values stay in registers, whichever are fewer.
+                    if constexpr (R < N) {
+                        Vec x[R];
+                        DISTKV_UNROLL for (int r = 0; r < R; ++r) x[r] = factor(r, k);
+                        DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+                            const Vec y = values(n);
+                            DISTKV_UNROLL for (int r = 0; r < R; ++r) add_product(sums[to][r][n], x[r], y);
+                        }
+                    } else {
+                        Vec y[N];
+                        DISTKV_UNROLL for (int n = 0; n < N; ++n) y[n] = values(n);
+                        DISTKV_UNROLL for (int r = 0; r < R; ++r) {
+                            const Vec x = factor(r, k);
+                            DISTKV_UNROLL for (int n = 0; n < N; ++n) add_product(sums[to][r][n], x, y[n]);
+                        }
                     }
                 }
                 advance(S::steps);
             }
-            DISTKV_UNROLL for (int n = 0; n < N; ++n) b[n] += b_bytes;
+            here.advance(b_bytes);
         };
+        const int loads = here.loads;
         int s = 0;
-        for (; s + 1 < lanes[l].loads; s += 2) {
+        for (; s + 1 < loads; s += 2) {
             step(0);
             step(C - 1);
         }
-        if (s < lanes[l].loads) step(0);
+        if (s < loads) step(0);
     }
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
@@ -119,33 +147,28 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
     }
 }
 
-template <class S, int N, int... R>
+template <class S, int N, template <int> class Lanes, int... R>
 constexpr auto panels_by_rows(std::integer_sequence<int, R...>) {
-    return std::array{&panel<S, R + 1, N>...};
+    return std::array{&panel<S, R + 1, N, Lanes>...};
 }
 
-// One to MAX_ROWS rows, N vectors of lanes.
-template <class S, int N>
+// One to MOST rows, N vectors of lanes.
+template <class S, int N, int MOST = MAX_ROWS, template <int> class Lanes>
 inline void panel_rows(int rows, const float* a, size_t a_stride, const Lanes<N>* lanes, int count, size_t b_bytes,
                        float* c, size_t c_stride, bool add) {
-    static constexpr auto panels = panels_by_rows<S, N>(std::make_integer_sequence<int, MAX_ROWS>());
+    static constexpr auto panels = panels_by_rows<S, N, Lanes>(std::make_integer_sequence<int, MOST>());
     panels[rows - 1](a, a_stride, lanes, count, b_bytes, c, c_stride, add);
 }
 
-template <class S, int N>
-inline void panel_rows(int rows, const float* a, size_t a_stride, const char* b, size_t b_bytes, int loads, float* c,
-                       size_t c_stride, bool add, ptrdiff_t ahead) {
-    const Lanes<N> lanes = following<N>(b, loads, ahead);
-    panel_rows<S, N>(rows, a, a_stride, &lanes, 1, b_bytes, c, c_stride, add);
-}
-
-// rows × PANEL lanes for any number of rows: the matrix product of everything that is unpacked to floats first.
+// rows × PANEL lanes for any number of rows, in blocks of much the same height, each of which fetches its part of what is
+// ahead.
 template <class S>
-inline void panel_product(int rows, const float* a, size_t a_stride, const char* b, size_t b_bytes, int loads, float* c,
+inline void panel_product(int rows, const float* a, size_t a_stride, Following<2> lanes, size_t b_bytes, float* c,
                           size_t c_stride, bool add) {
-    for (int r = 0; r < rows; r += MAX_ROWS) {
-        const int some = rows - r < MAX_ROWS ? rows - r : MAX_ROWS;
-        panel_rows<S, 2>(some, a + r * a_stride, a_stride, b, b_bytes, loads, c + r * c_stride, c_stride, add, 0);
+    const int blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    for (int block = 0; block < blocks; ++block, lanes.ahead += lanes.loads * lanes.ahead_step) {
+        const int r = rows * block / blocks, end = rows * (block + 1) / blocks;
+        panel_rows<S, 2>(end - r, a + r * a_stride, a_stride, &lanes, 1, b_bytes, c + r * c_stride, c_stride, add);
     }
 }
 

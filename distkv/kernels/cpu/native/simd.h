@@ -21,12 +21,16 @@
 namespace {
 
 #if defined(__AVX512F__)
+constexpr bool FEW_REGISTERS = false;  // 16 in place of 32
 constexpr int W = 16;
 #elif defined(__AVX2__)
+constexpr bool FEW_REGISTERS = true;
 constexpr int W = 8;
 #else
+constexpr bool FEW_REGISTERS = true;
 constexpr int W = 4;
 #endif
+constexpr int LINE = 64;  // bytes that are fetched at once
 
 typedef float Vec __attribute__((vector_size(W * 4)));
 typedef int32_t IVec __attribute__((vector_size(W * 4)));
@@ -99,21 +103,42 @@ DISTKV_INLINE Vec exp_of(Vec x) {
 
 DISTKV_INLINE float exp_of(float x) { return exp_of(splat(x))[0]; }
 
-DISTKV_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// sum += a · b, in the register of the sum: where registers are few, compilers move sums through memory otherwise.
+DISTKV_INLINE void add_product(Vec& sum, Vec a, Vec b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+#else
+    sum = fma(a, b, sum);
+#endif
+}
 
-// Storage types. `one` reads a single number. Stored by pairs, a 32-bit lane holds the numbers of two steps: `pair`.
+// NEAR: 3 for the nearest cache, 2 for the one behind it, which waits for more lines at a time.
+template <int NEAR = 3>
+DISTKV_INLINE void prefetch(const void* p) {
+    __builtin_prefetch(p, 0, NEAR);
+}
+
+// The same pointer, which the compiler takes for another one: what is there is loaded again, and not kept in a register.
+DISTKV_INLINE const char* again(const char* p) {
+    asm volatile("" : "+r"(p));
+    return p;
+}
+
+// Storage types. `one` reads a single number, `read` one step of W lanes. Stored by pairs, a 32-bit lane holds the numbers
+// of two steps: `pair`. near: where a panel is fetched to; of floats, twice as many bytes pass in the same time.
 
 struct F32 {
     typedef float Stored;
     static constexpr int steps = 1;
     static DISTKV_INLINE float one(float x) { return x; }
     static DISTKV_INLINE float stored(float x) { return x; }
-    static DISTKV_INLINE void read(const void* p, Vec (&x)[1]) { x[0] = load(static_cast<const float*>(p)); }
+    static DISTKV_INLINE Vec read(const void* p, int) { return load(static_cast<const float*>(p)); }
+    static constexpr int near = FEW_REGISTERS ? 2 : 3;
 };
 
 struct BF16 {
     typedef uint16_t Stored;
-    static constexpr int steps = 2;
+    static constexpr int steps = 2, near = 3;
     static DISTKV_INLINE float one(uint16_t x) {
         const uint32_t bits = static_cast<uint32_t>(x) << 16;
         float y;
@@ -127,10 +152,9 @@ struct BF16 {
         if (x != x) return static_cast<uint16_t>((bits >> 16) | 0x40);
         return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
     }
-    static DISTKV_INLINE void read(const void* p, Vec (&x)[2]) {
+    static DISTKV_INLINE Vec read(const void* p, int step) {
         const IVec bits = load_bits(p);
-        x[0] = (Vec)(bits << 16);
-        x[1] = (Vec)(bits & static_cast<int32_t>(0xffff0000));
+        return (Vec)(step == 0 ? bits << 16 : bits & static_cast<int32_t>(0xffff0000));
     }
 };
 
@@ -185,7 +209,7 @@ inline void to_pairs(float* floats, int n) {
 
 struct F16 {
     typedef uint16_t Stored;
-    static constexpr int steps = 2;
+    static constexpr int steps = 2, near = 3;
 #if defined(__F16C__)
     static DISTKV_INLINE float one(uint16_t x) { return _cvtsh_ss(x); }
     static DISTKV_INLINE uint16_t stored(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
@@ -224,21 +248,19 @@ struct F16 {
         return sign | static_cast<uint16_t>((bits + 0xc8000fff + ((bits >> 13) & 1)) >> 13);
     }
 #endif
-    static DISTKV_INLINE void read(const void* p, Vec (&x)[2]) {
+    static DISTKV_INLINE Vec read(const void* p, int step) {
         const IVec bits = load_bits(p);
 #if defined(__AVX512F__)
-        x[0] = (Vec)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)bits));
-        x[1] = (Vec)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)((IVec)_mm512_srli_epi32((__m512i)bits, 16))));
+        const __m512i halves = step == 0 ? (__m512i)bits : _mm512_srli_epi32((__m512i)bits, 16);
+        return (Vec)_mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves));
 #elif defined(__AVX2__)
-        const __m256i low = _mm256_and_si256((__m256i)bits, _mm256_set1_epi32(0xffff));
-        const __m256i high = _mm256_srli_epi32((__m256i)bits, 16);
-        x[0] = (Vec)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
-        x[1] = (Vec)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
+        const __m256i halves =
+            step == 0 ? _mm256_and_si256((__m256i)bits, _mm256_set1_epi32(0xffff)) : _mm256_srli_epi32((__m256i)bits, 16);
+        return (Vec)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 #else
-        for (int i = 0; i < W; ++i) {
-            x[0][i] = one(static_cast<uint16_t>(bits[i]));
-            x[1][i] = one(static_cast<uint16_t>(static_cast<uint32_t>(bits[i]) >> 16));
-        }
+        Vec x;
+        for (int i = 0; i < W; ++i) x[i] = one(static_cast<uint16_t>(static_cast<uint32_t>(bits[i]) >> (16 * step)));
+        return x;
 #endif
     }
 };
