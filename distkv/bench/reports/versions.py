@@ -29,7 +29,19 @@ from distkv.errors import ConfigError
 THIS, OTHER = "this checkout", "other checkout"
 NOT_OURS = {"transformers", "memory limit"}
 RUNS = {
-    "step": ("step", "--model", "b", "--threads", "1", "--rounds", "2", "--contexts", "128,2048"),
+    "step": (
+        "step",
+        "--model",
+        "b",
+        "--threads",
+        "1",
+        "--rounds",
+        "2",
+        "--batches",
+        "1,4,8,16",
+        "--contexts",
+        "128,2048",
+    ),
     "smoke": ("smoke", "--rounds", "2"),
 }
 QUICK_RUNS = {"step": ("step", "--quick", "--threads", "1", "--rounds", "1", "--contexts", "64")}

@@ -58,6 +58,7 @@ class Drain:
             return
         state.instance_state = "draining"
         self._until, self._reclaim_at = now + timeout_s, now + RECLAIM_AFTER_S
+        state.leaves_at = self._until
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
 
     def next_deadline(self) -> float:

@@ -1,13 +1,14 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
 Each field has one part that changes it: the pool changes here, which `sequences` there are in
-RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain,
-`is_short` and `lacks_more` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody else
-asks. `counters` grow where something is counted.
+RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` and `leaves_at`
+in Drain, `is_short` and `lacks_more` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper;
+everybody else asks. `counters` grow where something is counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, field
 from random import Random
@@ -73,7 +74,7 @@ class RManagerState:
     worker counts what concerns tensors. is_short: an own request waits for memory that is lent; lacks_more: it lacks
     more than is lent. policy: as a gManager said last, see `Members.policy`. num_debts: spans that are owed, grants
     still being collected included. owed: creditors of these. pinned_debtor: what is lent to it is not reclaimed now;
-    empty is nobody.
+    empty is nobody. leaves_at: when this instance exits at the latest, once it drains.
     """
 
     settings: RManagerSettings
@@ -94,6 +95,7 @@ class RManagerState:
     is_short: bool = False
     lacks_more: bool = False
     pinned_debtor: str = ""
+    leaves_at: float = math.inf
     policy: str = "contract"
     num_debts: int = 0
     histories: Histories = field(default_factory=Histories)
@@ -246,6 +248,10 @@ class RManagerState:
     def may_borrow_for(self, seq: Sequence) -> bool:
         """Whether anybody may be asked for memory for it, as far as where they are matters."""
         return self.members.near_blocks > 0 or not self.stays_near(seq)
+
+    def has_draining_creditors(self, seq: Sequence) -> bool:
+        """Whether a creditor of this request drains, which lends to nobody else any more."""
+        return any(self.members.is_draining(debt.creditor_id) for debt in seq.placement.debts)
 
     @property
     def has_creditors(self) -> bool:

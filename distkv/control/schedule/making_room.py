@@ -82,9 +82,8 @@ class MakingRoom:
         most = max(LEAST_MOVE_BLOCKS, len(state.running()))
         if self._use_spare(most):
             return
-        may_relieve = now >= self._relieve_at and state.has_creditors
-        victim = self._fullest() if may_relieve else None
-        if victim is not None and self._is_worth_it(victim, most, now):
+        victim = self._fullest() if now >= self._relieve_at else None
+        if victim is not None and self._may_lend(victim) and self._is_worth_it(victim, most, now):
             wanted = min(victim.placement.counts.movable, most)
             is_avoidable = state.fits_at_home(victim)
             near = state.stays_near(victim)
@@ -162,6 +161,11 @@ class MakingRoom:
     def _fullest(self) -> Sequence | None:
         running = [s for s in self._state.running() if s.placement.counts.movable]
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
+
+    def _may_lend(self, victim: Sequence) -> bool:
+        """Whether anybody may lend to this one. Who drains lends to those that have memory there and no other place."""
+        state = self._state
+        return state.has_creditors or (state.has_draining_creditors(victim) and not state.fits_at_home(victim))
 
     def _is_worth_it(self, victim: Sequence, num_blocks: int, now: float) -> bool:
         """Whether so many blocks of one are to leave, so that all steps wait for partials, rather than the batch be

@@ -30,6 +30,20 @@ async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(s
         await driver.settled()
 
 
+async def test_a_creditor_that_drains_lends_what_a_request_there_grows_by(start, expect):
+    """No other instance could hold it: it stood still for as long as a drain may take, and failed."""
+    cluster = start(2, 1024, shutdown_timeout_s=60.0)
+    async with driving(cluster) as driver:
+        run = await driver.start(prompt_ids(950), 400)
+        await run.reached(200)
+        statuses = await driver.statuses()
+        (creditor,) = [name for name, status in statuses.items() if status.instance.blocks.lent]
+        os.kill(driver.instance(creditor).pid, signal.SIGTERM)
+        expect(run.prompt, await run.finished(), run.params.max_tokens)
+        assert await exit_of(driver.instance(creditor)) == 0
+        await driver.settled()
+
+
 async def _waiting(driver: Driver, count: int) -> dict[str, int]:
     """How many wait at each instance, once `count` do in all."""
     waiting = {name: status.instance.waiting for name, status in (await driver.statuses()).items()}

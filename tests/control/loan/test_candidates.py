@@ -82,3 +82,22 @@ def test_what_only_others_can_hold_also_asks_its_creditors_for_what_it_grows_by(
     borrow = Borrow("b", seq, purpose, 4, frozenset(), is_avoidable=is_avoidable)
     candidates = Candidates("me", table_of(9, 6, 3), PathBook(Random(0)), CreditorLimits(), Random(0), {"i1"})
     assert [one.instance_id for one in candidates.in_order(borrow, [Candidate("i0", 9)])] == asked
+
+
+@pytest.mark.parametrize(("purpose", "is_avoidable"), [(Purpose.RELIEVE, True), (Purpose.PLACE, False)])
+def test_a_creditor_that_drains_is_asked_last_and_only_for_what_a_request_there_grows_by(
+    purpose: Purpose, is_avoidable: bool
+) -> None:
+    seq = add_sequence(make_state(), num_tokens=40)
+    seq.placement.cover(40)
+    lend(seq, "i0", 2)
+    table = table_of(9, 6, 3)
+    table["i0"], table["i2"] = make_member("i0", state="draining"), make_member("i2", state="draining")
+    candidates = Candidates("me", table, PathBook(Random(0)), CreditorLimits(), Random(0), {"i0"})
+    recommended = [Candidate(name, 9) for name in ("i0", "i1", "i2")]
+
+    def asked(borrow: Borrow) -> list[str]:
+        return [one.instance_id for one in candidates.in_order(borrow, recommended)]
+
+    assert asked(Borrow("b", seq, Purpose.RELIEVE, 4, frozenset())) == ["i1", "i0"]
+    assert asked(Borrow("c", seq, purpose, 4, frozenset(), is_avoidable=is_avoidable)) == ["i1"]

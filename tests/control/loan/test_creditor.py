@@ -121,6 +121,24 @@ def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     assert lending.state.pool.num_free == 16 and lending.state.loans.num_spans == 0
 
 
+def test_one_that_drains_lends_on_to_who_has_memory_there_and_no_other_place(lending: Lending) -> None:
+    lending.lend()
+    lending.answers()
+    lending.state.instance_state, lending.state.leaves_at = "draining", 30.0
+    lending.ask(span_id="t", is_avoidable=True)
+    lending.ask(span_id="t", sender="q", debtor="q")
+    assert all(isinstance(answer, Refused) and answer.is_draining for _, answer in lending.answers())
+    lending.ask(span_id="t")
+    ((_, granted),) = lending.answers()
+    assert isinstance(granted, Granted) and (granted.span_id, len(granted.slots)) == ("t", 3)
+    lending.check()
+    lending.clock.advance(15.5)
+    lending.ask(span_id="u")
+    ((_, refused),) = lending.answers()
+    assert isinstance(refused, Refused) and refused.is_draining, "it exits in less than five seconds"
+    lending.check()
+
+
 @pytest.mark.parametrize("state", ["starting", "ready", "draining", "unreachable", "dead"])
 def test_it_lends_to_every_member_that_asks(lending: Lending, state: str) -> None:
     """Also when the gManager does not hear it, says that it is dead, or is gone itself."""

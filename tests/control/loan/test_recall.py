@@ -78,6 +78,19 @@ def test_who_drains_waits_while_not_all_fits_beside_what_those_that_run_grow_int
     recalling.check()
 
 
+def test_what_is_kept_at_who_drains_for_growth_stays_until_its_last_seconds() -> None:
+    """The request may end before; it would only be asked for again."""
+    recalling = Recalling(free=2, spare=2)
+    recalling.state.sequences.run(recalling.seq)
+    recalling.reclaim(is_draining=True, deadline_s=20.0)
+    assert issued(recalling.state, Release) == [] and recalling.debt.capacity == 5
+    recalling.check()
+    recalling.reclaim(is_draining=True, deadline_s=LAST_S)
+    (release,) = issued(recalling.state, Release)
+    assert len(release.positions) == 2
+    recalling.check()
+
+
 def test_who_needs_its_memory_itself_does_not_wait() -> None:
     recalling = Recalling(free=2)
     recalling.state.sequences.run(recalling.seq)

@@ -240,7 +240,7 @@ def test_a_drain_ends_when_all_is_done_and_given_back() -> None:
     ask = tr.TryMoveKvcache(span_id="s", request_id="x", debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0)
     loan = only(running.handle(c.PeerRequested("p", PEER, ask)), tw.Grant)
     assert not [body for body in running.handle(c.DrainRequested(9.0)) if isinstance(body, tr.Reclaim)]
-    late = tr.TryMoveKvcache(span_id="t", request_id="x", debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0)
+    late = tr.TryMoveKvcache(span_id="t", request_id="y", debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0)
     assert only(running.handle(c.PeerRequested("p", PEER, late)), tr.Refused).is_draining
     assert running.rm.next_deadline() <= running.now + RECLAIM_AFTER_S
     reclaim = only(running.handle(c.Tick(), after_s=RECLAIM_AFTER_S), tr.Reclaim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.moves import Mover
 from distkv.control.request.sequence import Sequence
@@ -10,7 +12,7 @@ from distkv.wire.messages.from_worker import Checksummed
 from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_rmanager import BlocksReady, Release
 from distkv.wire.messages.to_worker import Checksum
-from tests.control.parts import issued, lend, place
+from tests.control.parts import issued, lend, make_member, place
 from tests.control.performance.profiles import make_profile
 from tests.control.schedule.admitting import RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
 
@@ -26,6 +28,21 @@ def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> Non
     assert len(admitting.state.borrower.active) == 1, "one at a time"
     admitting.end(borrow, ("p", 3))
     assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("max_tokens", "borrows"), [(60, True), (4, False)])
+def test_where_all_others_drain_only_what_no_pool_holds_goes_on_to_its_creditor(max_tokens: int, borrows: bool) -> None:
+    admitting = Admitting(8)
+    full = admitting.run("full", 6, max_tokens=max_tokens)
+    debt = lend(full, "p", 1, debts=admitting.debts)
+    place(admitting.state, full, debt)
+    admitting.state.deferred.trim(full)
+    admitting.run("filler", 3, arrival=1.0)
+    for name in ("p", "q"):
+        admitting.state.members[name] = make_member(name, state="draining")
+    assert not admitting.state.has_creditors and admitting.state.pool.num_free == 0
+    admitting.make_room()
+    assert [borrow.seq for borrow in admitting.state.borrower.active.values()] == [full] * borrows
 
 
 def test_blocks_that_a_decode_makes_room_by_leave_together() -> None:

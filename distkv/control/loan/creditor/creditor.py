@@ -28,6 +28,9 @@ from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 MAX_SHARERS = 3
 """So many creditors are recommended to a debtor at once: what its request still lacks, they keep together."""
 
+LAST_S = 5.0
+"""Before it exits an instance that drains lends nothing more: who has memory here looks for another place."""
+
 
 class Creditor:
     """Answers debtors; every loan it ends goes through the worker, which knows when the last reader is done."""
@@ -92,7 +95,7 @@ class Creditor:
         dead is not: it asks.
         """
         state = self._state
-        if state.instance_state != "ready":
+        if state.instance_state != "ready" and not self._goes_on(sender, message, now):
             return f"this instance is {state.instance_state}"
         if message.debtor_id != sender:
             return "not the debtor's own asking"
@@ -104,6 +107,16 @@ class Creditor:
         if state.serving.is_limited and state.loans.find(message.span_id) is None:
             return state.serving.why()
         return ""
+
+    def _goes_on(self, sender: str, message: TryMoveKvcache, now: float) -> bool:
+        """Whether this instance drains, and the request has memory here and no other place: it may end before the time
+        is up."""
+        state = self._state
+        if state.instance_state != "draining" or message.is_avoidable or state.leaves_at - now <= LAST_S:
+            return False
+        return any(
+            loan.request_id == message.request_id and not loan.revoking for loan in state.loans.of_debtor(sender)
+        )
 
     def _why_not_avoidable(self) -> str:
         """Why nothing is lent to a request that its own instance could hold; empty if it may have some."""

@@ -40,21 +40,21 @@ class Candidates:
 
     def in_order(self, borrow: Borrow, recommended: Iterable[Candidate]) -> list[Candidate]:
         """Those of a recommendation that may be asked; first those that have enough and are waited for by steps here
-        anyway, later those that serve nearly as much as they may, last those that a path failed to. What a request that
-        its pool cannot hold grows by, its creditors may lend though they lend nobody else: they are asked too."""
+        anyway, later those that serve nearly as much as they may, then those that a path failed to, last those that
+        drain. What a request that its pool cannot hold grows by, its creditors may lend though they lend nobody else:
+        they are asked too."""
         every = list(recommended)
-        if borrow.purpose is Purpose.RELIEVE and not borrow.is_avoidable:
-            known = {one.instance_id for one in every}
-            owed = {debt.creditor_id for debt in borrow.seq.placement.debts}
-            every += [Candidate(creditor_id, 0) for creditor_id in sorted(owed - known)]
+        known = {one.instance_id for one in every}
+        every += [Candidate(creditor_id, 0) for creditor_id in sorted(_may_grow_at(borrow) - known)]
         usable = [one for one in every if self.may_ask(borrow, one.instance_id)]
         usable.sort(key=lambda one: self._rank(borrow, one))
         return usable
 
-    def _rank(self, borrow: Borrow, one: Candidate) -> tuple[bool, bool, bool]:
+    def _rank(self, borrow: Borrow, one: Candidate) -> tuple[bool, bool, bool, bool]:
+        is_leaving = self._members.is_draining(one.instance_id)
         has_failed = any(map(self._paths.has_failed, self._paths_to(borrow, one.instance_id)))
         is_waited_for = one.instance_id in self._owed and one.free_blocks >= borrow.num_blocks - borrow.granted
-        return has_failed, self._limits.is_near(one.instance_id), not is_waited_for
+        return is_leaving, has_failed, self._limits.is_near(one.instance_id), not is_waited_for
 
     def cached(self, borrow: Borrow) -> list[Candidate]:
         """By the member list: some that have all that is missing, drawn so that not all debtors take the same; then
@@ -76,8 +76,9 @@ class Candidates:
 
     def may_ask(self, borrow: Borrow, creditor_id: str) -> bool:
         """Whether this creditor could help now."""
+        goes_on = self._members.is_draining(creditor_id) and creditor_id in _may_grow_at(borrow)
         return (
-            self._members.may_lend(creditor_id)
+            (self._members.may_lend(creditor_id) or goes_on)
             and (not borrow.stays_near or self._members.is_near(creditor_id))
             and creditor_id not in borrow.exclude
             and creditor_id not in borrow.failed
@@ -95,3 +96,10 @@ class Candidates:
         """Those a loan would need. Its worker pulls from here, or from the creditor that the borrow leaves."""
         sources = borrow.exclude or {self._instance_id}
         return [Path(self._instance_id, creditor_id), *(Path(creditor_id, source) for source in sources)]
+
+
+def _may_grow_at(borrow: Borrow) -> set[str]:
+    """Creditors of the request that also lend it what it grows by, if its own pool cannot hold it."""
+    if borrow.purpose is not Purpose.RELIEVE or borrow.is_avoidable:
+        return set()
+    return {debt.creditor_id for debt in borrow.seq.placement.debts}

@@ -4,7 +4,8 @@ What finds no place by the deadline is given up, that much of the span and no mo
 would refuse to renew all of it.
 
 A creditor that drains can leave when all has left it. So while not all of it finds a place, those that run here keep
-what they are expected to grow into: they may end before its time is up. In its last seconds what fits comes home.
+what they are expected to grow into, here and there: they may end before its time is up. In its last seconds what fits
+comes home.
 
 Where both drain, the debtor goes first: its requests end soon, and need here what room there is to grow into. So
 nothing comes home, and what it has borrowed stays where it is unless others lend.
@@ -64,8 +65,9 @@ class Recaller:
         """Begin to empty the span as far as it must be, or go on with it.
 
         Positions that nothing lies in yet go first: their blocks lose the place they had there. Of those placed there,
-        the last ones come home as far as there is room; others look for another creditor. Of an instance that drains as
-        its creditor does, they only look for another one, and nothing else is given back before they have left.
+        the last ones come home as far as there is room; others look for another creditor. To one that drains nothing is
+        given back before all that lies there has a place, or its last seconds. Of an instance that drains as its
+        creditor does, they only look for another one.
         """
         found = self._debts.find(message.span)
         if found is None or found[1].creditor_id != creditor_id or found[1] not in found[0].placement.debts:
@@ -81,7 +83,8 @@ class Recaller:
         if excess > 0:
             why = "it drains" if message.is_draining else ""
             self._state.histories.note(seq.request_id, "reclaimed", instance_id=creditor_id, why=why, blocks=excess)
-        if excess > 0 and not (both_drain and placed):
+        stays = both_drain or self._waits_for_end(message, len(placed))
+        if excess > 0 and not (stays and placed):
             excess -= self._debts.abandon(seq, debt, excess)
             self._state.sequences.touch(seq)
         if excess <= 0 or debt.num_ready:
@@ -119,9 +122,14 @@ class Recaller:
     def _room(self, message: Reclaim, num_blocks: int) -> int:
         """Slots into which some of so many blocks may come home."""
         free, num_running = self._state.pool.num_free, len(self._state.running())
-        if message.is_draining and free - num_running < num_blocks and message.deadline_s > LAST_S:
+        if self._waits_for_end(message, num_blocks):
             return free - max(num_running, self._state.growing.blocks())
         return free - num_running
+
+    def _waits_for_end(self, message: Reclaim, num_blocks: int) -> bool:
+        """Whether the creditor drains, and so many blocks, which do not all fit here, may stay for now."""
+        room = self._state.pool.num_free - len(self._state.running())
+        return message.is_draining and room < num_blocks and message.deadline_s > LAST_S
 
     def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], room: int, now: float) -> None:
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []

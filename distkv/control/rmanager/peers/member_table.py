@@ -103,6 +103,11 @@ class MemberTable(MutableMapping[str, Member]):
             return False
         return instance_id not in self.suspects
 
+    def is_draining(self, instance_id: str) -> bool:
+        """Whether this peer leaves when its own requests have ended, and those that it lends to."""
+        member = self._members.get(instance_id)
+        return member is not None and member.state == "draining"
+
     @property
     def num_creditors(self) -> int:
         """Peers that may be asked for memory."""

@@ -67,17 +67,53 @@ def test_a_pooled_request_takes_as_long_as_it_needs_while_its_creditors_wait(see
 @pytest.mark.parametrize("with_gmanager", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("pools", "length", "max_tokens"), [([16, 200], 60, 700), ([16, 16, 16], 8, 170)])
-def test_a_request_for_which_nobody_has_memory_fails_at_once_and_says_so(
+def test_a_request_grows_on_at_creditors_that_drain(
     pools: list[int], length: int, max_tokens: int, seed: int, with_gmanager: bool
 ) -> None:
+    """It lacks most of its memory yet when all are stopped. Without a gManager each loan takes a third of a second."""
     cluster = SimCluster(pools, seed)
     cluster.submit("i0", "r", prompt(length), max_tokens)
     assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
-    assert stop_all(cluster, with_gmanager=with_gmanager) < MOST_S
+    assert stop_all(cluster, with_gmanager=with_gmanager) < TIMEOUT_S
+    check(cluster, "r", prompt(length), max_tokens)
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+
+
+@pytest.mark.parametrize("with_gmanager", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_request_for_which_nobody_has_memory_fails_at_once_and_says_so(seed: int, with_gmanager: bool) -> None:
+    """It has borrowed nothing yet, and those that drain begin no new loans."""
+    cluster = SimCluster([16, 24], seed)
+    cluster.submit("i1", "other", prompt(60), 12)
+    assert cluster.run(60, lambda: len(cluster.outcomes["other"].tokens) >= 2)
+    cluster.stall_steps("i1")
+    cluster.submit("i0", "r", prompt(56), 40)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2) and list(cluster.spans("r")) == ["i0"]
+    for name in ("i0", "i1"):
+        cluster.drain(name, TIMEOUT_S)
+    if with_gmanager:
+        cluster.kill_gmanager()
     outcome = cluster.outcomes["r"]
+    assert cluster.run(MOST_S, lambda: outcome.done)
     assert outcome.ended is not None and outcome.ended.retryable
-    so_far = f"nobody is left to lend it memory after {len(outcome.tokens)} of {max_tokens} tokens"
+    so_far = f"nobody is left to lend it memory after {len(outcome.tokens)} of 40 tokens"
     assert outcome.ended.reason == f"instance i0 is draining, and {so_far}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+def test_a_creditor_that_drains_alone_lends_on_until_the_request_has_ended(seed: int, loss: float) -> None:
+    """Nobody else could hold it: it stood still until the creditor's time was up, and failed."""
+    cluster = SimCluster([16, 24], seed)
+    cluster.network.loss = loss
+    cluster.submit("i0", "r", prompt(60), 80)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 10) and len(cluster.spans("r")) > 1
+    cluster.drain("i1", TIMEOUT_S)
+    assert cluster.run(10.0, lambda: cluster.nodes["i1"].exited is not None)
+    check(cluster, "r", prompt(60), 80)
+    left = cluster.nodes["i1"].exited
+    assert left is not None and (left.code, left.reason) == (0, "drained")
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
