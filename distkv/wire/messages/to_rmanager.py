@@ -176,9 +176,8 @@ class Refused(Message, frozen=True):
     span_id: SpanId  #: as in `TryMoveKvcache`
     reason: Reason  #: one sentence
     free_blocks: Count  #: rBlocks that could be lent now
-    is_draining: bool = (
-        False  #: the creditor drains, and lends only to requests that have memory there and no other place
-    )
+    #: the creditor drains, and lends only to requests that have memory there and no other place
+    is_draining: bool = False
     retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
     #: nothing is lent to a request whose borrowing is avoidable; `free_blocks` is what others could have
     only_unavoidable: bool = False
