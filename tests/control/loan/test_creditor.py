@@ -127,6 +127,9 @@ def test_one_that_drains_lends_on_to_who_has_memory_there_and_no_other_place(len
     lending.state.instance_state, lending.state.leaves_at = "draining", 30.0
     lending.ask(span_id="t", is_avoidable=True)
     lending.ask(span_id="t", sender="q", debtor="q")
+    lending.state.members["p"] = make_member("p", incarnation=2)
+    lending.ask(span_id="t", incarnation=2)
+    lending.state.members["p"] = make_member("p")
     assert all(isinstance(answer, Refused) and answer.is_draining for _, answer in lending.answers())
     lending.ask(span_id="t")
     ((_, granted),) = lending.answers()

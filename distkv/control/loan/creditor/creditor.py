@@ -114,8 +114,10 @@ class Creditor:
         state = self._state
         if state.instance_state != "draining" or message.is_avoidable or state.leaves_at - now <= LAST_S:
             return False
+        of_request = message.request_id, message.debtor_incarnation
         return any(
-            loan.request_id == message.request_id and not loan.revoking for loan in state.loans.of_debtor(sender)
+            (loan.request_id, loan.debtor_incarnation) == of_request and not loan.revoking
+            for loan in state.loans.of_debtor(sender)
         )
 
     def _why_not_avoidable(self) -> str:
