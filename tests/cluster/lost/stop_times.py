@@ -210,14 +210,14 @@ def pooled_all_at_once(model: str) -> Outcome:
         return stopped_all_at_once(cluster, cluster.request(POOLED_PROMPT, num_tokens).wait_begun())
 
 
-def pooled_without_memory(model: str) -> Outcome:
-    """It is to get longer than what was borrowed for it, and nobody lends any more."""
+def outgrowing(model: str) -> Outcome:
+    """It gets longer than what was borrowed for it, and is lent the rest by instances that drain."""
     with running(model) as cluster:
         cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
         return stopped(cluster, cluster.request(POOLED_PROMPT, 1200).wait_begun())
 
 
-def pooled_without_memory_all_at_once(model: str) -> Outcome:
+def outgrowing_all_at_once(model: str) -> Outcome:
     with running(model) as cluster:
         cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
         return stopped_all_at_once(cluster, cluster.request(POOLED_PROMPT, 1200).wait_begun())
@@ -257,8 +257,8 @@ CASES: dict[str, Callable[[str], Outcome]] = {
     "one local request, about 1 s to go": local,
     "one pooled request, about 1 s to go": pooled,
     "... SIGTERM to every daemon at once": pooled_all_at_once,
-    "one pooled request that outgrows what was lent": pooled_without_memory,
-    "one that outgrows it, SIGTERM to every daemon at once": pooled_without_memory_all_at_once,
+    "one pooled request that outgrows what was lent": outgrowing,
+    "one that outgrows it, SIGTERM to every daemon at once": outgrowing_all_at_once,
     "a second Ctrl-C, from then on": second_signal,
     f"{QUEUED} requests in queues": queued,
 }
