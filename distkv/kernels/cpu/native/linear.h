@@ -24,7 +24,7 @@ constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not 
 constexpr int CHUNK_BYTES = 16384;                    // of a panel: half of the nearest cache, beside what is fetched
 constexpr int FEW_CHUNK_BYTES = 8192;                 // the same if they pass once or twice: so memory is asked sooner
 constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
-constexpr ptrdiff_t AHEAD = 4096;                     // bytes from what is read to what is fetched
+constexpr ptrdiff_t AHEAD = 8192;                     // bytes from what is read to what is fetched
 
 thread_local Scratch wide_rows;  // of who calls; `scratch` is for the pieces of the work
 

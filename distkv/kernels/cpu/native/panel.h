@@ -72,7 +72,6 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
                                      float* c, size_t c_stride, bool add) {
     // Few sums would wait for each other: these are split in two.
     constexpr int C = R * N <= W / 2 ? 2 : 1;
-    constexpr bool AGAIN = FEW_REGISTERS && S::steps > 1 && C == 1;
     Vec sums[C][R][N];
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
@@ -105,11 +104,23 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
                     DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[chain][r][n] = dot(sums[chain][r][n], x, pairs[n]);
                 }
                 advance(1);
+            } else if constexpr (C == 2) {  // so few that all fit into registers
+                Vec y[N][S::steps];
+                DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+                    DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) y[n][k] = S::read(here.at(n), k);
+                }
+                DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
+                    const int to = S::steps == 2 ? k : chain;
+                    DISTKV_UNROLL for (int r = 0; r < R; ++r) {
+                        const Vec x = factor(r, k);
+                        DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[to][r][n] = fma(x, y[n][k], sums[to][r][n]);
+                    }
+                }
+                advance(S::steps);
             } else {
                 DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
-                    const int to = C == 1 ? 0 : S::steps == 2 ? k : chain;
                     auto values = [&](int n) __attribute__((always_inline)) {
-                        return S::read(AGAIN ? again(here.at(n)) : here.at(n), k);
+                        return S::read(FEW_REGISTERS && S::steps > 1 ? again(here.at(n)) : here.at(n), k);
                     };
                     // Beside the sums the factors or the values stay in registers, whichever are fewer.
                     if constexpr (R < N) {
@@ -117,14 +128,14 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
                         DISTKV_UNROLL for (int r = 0; r < R; ++r) x[r] = factor(r, k);
                         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
                             const Vec y = values(n);
-                            DISTKV_UNROLL for (int r = 0; r < R; ++r) add_product(sums[to][r][n], x[r], y);
+                            DISTKV_UNROLL for (int r = 0; r < R; ++r) add_product(sums[0][r][n], x[r], y);
                         }
                     } else {
                         Vec y[N];
                         DISTKV_UNROLL for (int n = 0; n < N; ++n) y[n] = values(n);
                         DISTKV_UNROLL for (int r = 0; r < R; ++r) {
                             const Vec x = factor(r, k);
-                            DISTKV_UNROLL for (int n = 0; n < N; ++n) add_product(sums[to][r][n], x, y[n]);
+                            DISTKV_UNROLL for (int n = 0; n < N; ++n) add_product(sums[0][r][n], x, y[n]);
                         }
                     }
                 }
