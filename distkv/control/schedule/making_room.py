@@ -82,8 +82,9 @@ class MakingRoom:
         most = max(LEAST_MOVE_BLOCKS, len(state.running()))
         if self._use_spare(most):
             return
-        victim = self._fullest() if now >= self._relieve_at else None
-        if victim is not None and self._may_lend(victim) and self._is_worth_it(victim, most, now):
+        may_relieve = now >= self._relieve_at and (state.has_creditors or bool(state.owed))
+        victim = self._fullest() if may_relieve else None
+        if victim is not None and self._may_be_lent_to(victim) and self._is_worth_it(victim, most, now):
             wanted = min(victim.placement.counts.movable, most)
             is_avoidable = state.fits_at_home(victim)
             near = state.stays_near(victim)
@@ -162,7 +163,7 @@ class MakingRoom:
         running = [s for s in self._state.running() if s.placement.counts.movable]
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
-    def _may_lend(self, victim: Sequence) -> bool:
+    def _may_be_lent_to(self, victim: Sequence) -> bool:
         """Whether anybody may lend to this one. Who drains lends to those that have memory there and no other place."""
         state = self._state
         return state.has_creditors or (state.has_draining_creditors(victim) and not state.fits_at_home(victim))
