@@ -27,12 +27,13 @@ from distkv.bench.workloads.planning import PlanningGManager, planned, until
 from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
+from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import Status
 
 BLOCK_TOKENS = 16
-MOST_OUTPUT = 8192
-"""Of a request: more than it gets to."""
 OWN_PROMPT = 64
+TIE = 1e-4
+"""Two tokens whose log probabilities differ by less may change places by rounding."""
 NAMES = DEBTOR, CREDITOR = "i0", "i1"
 LENT, HOME = "beyond the limit", "nothing lent"
 START_S = 30.0
@@ -60,13 +61,14 @@ Examples:
 
 class Size(msgspec.Struct, frozen=True):
     """How big the run is. batch: requests at each instance. blocks: of each of the debtor's that lie at the
-    creditor."""
+    creditor. output: tokens of a request, more than it gets to."""
 
     model: Model
     batch: int
     blocks: int
     fraction: float
     rounds: int
+    output: int
 
     @property
     def context(self) -> int:
@@ -76,12 +78,12 @@ class Size(msgspec.Struct, frozen=True):
     @property
     def pool_tokens(self) -> int:
         """Enough for all own requests, and for what is lent."""
-        return 2 * self.batch * (self.context + MOST_OUTPUT)
+        return 2 * self.batch * (self.context + self.output)
 
 
 # Small weights and large keys and values: what is served outweighs the creditor's own steps.
-FULL = Size(Model("served", hidden=512, layers=8, heads=8, kv_heads=8, inner=1024, vocab=2048), 4, 64, 0.1, 5)
-QUICK = Size(MODELS["tiny"], 2, 64, 0.02, 1)
+FULL = Size(Model("served", hidden=512, layers=8, heads=8, kv_heads=8, inner=1024, vocab=2048), 4, 64, 0.1, 5, 8192)
+QUICK = Size(MODELS["tiny"], 2, 64, 0.02, 1, 49152)
 
 
 class Served(NamedTuple):
@@ -113,8 +115,8 @@ class Turns:
         seen = await self._watched()
         self.given_back.append(lent - self._lent())
         found = self._found(debtor, own, seen[0].at_s, seen[-1].at_s)
-        same = [self._same(name, streams) for name, streams in ((DEBTOR, debtor), (CREDITOR, own))]
         await self._ended(debtor, own)
+        same = [await self._same(name, streams) for name, streams in ((DEBTOR, debtor), (CREDITOR, own))]
         return {UNTIL: within_after_s(seen, self._size.fraction)} | found | {SAME: 100 * min(same)}
 
     async def home(self) -> Mapping[str, float]:
@@ -134,7 +136,7 @@ class Turns:
         streams = Streams(self._clients[name], self._tasks)
         vocab = self._size.model.vocab
         prompts = [prompt_of(vocab, context, seed + index) for index in range(self._size.batch)]
-        streams.start(prompts, MOST_OUTPUT)
+        streams.start(prompts, self._size.output)
         await streams.begun()
         return streams
 
@@ -191,14 +193,25 @@ class Turns:
             BETWEEN: 1e3 * max(between),
         }
 
-    def _same(self, name: str, streams: Streams) -> float:
-        """Share of tokens that are those of the turn before in which nothing was lent, as far as both got."""
-        pairs = [
-            pair
-            for ours, theirs in zip(streams.tokens, self._tokens[name], strict=True)
-            for pair in zip(ours, theirs, strict=False)
-        ]
-        return sum(ours == theirs for ours, theirs in pairs) / len(pairs)
+    async def _same(self, name: str, streams: Streams) -> float:
+        """Share of tokens that are those of the turn before in which nothing was lent, as far as both got, or up to
+        where two tokens were as likely: from there on they are answers to different prompts."""
+        same = compared = 0
+        for prompt, ours, theirs in zip(streams.prompts, streams.tokens, self._tokens[name], strict=True):
+            end = min(len(ours), len(theirs))
+            equal = next((at for at in range(end) if ours[at] != theirs[at]), end)
+            if equal < end and await self._is_tie(name, prompt + ours[:equal], {ours[equal], theirs[equal]}):
+                end = equal
+            same += sum(a == b for a, b in zip(ours[:end], theirs[:end], strict=True))
+            compared += end
+        return same / compared
+
+    async def _is_tie(self, name: str, context: list[int], tokens: set[int]) -> bool:
+        """Whether these two follow the context with the same probability, and no other does with a greater one."""
+        output = await self._clients[name].submit(context, SamplingParams(max_tokens=1, temperature=0.0, logprobs=2))
+        assert output.logprobs is not None
+        first, second = output.logprobs[0].top
+        return {first[0], second[0]} == tokens and first[1] - second[1] < TIE
 
 
 def within_after_s(seen: Sequence[Served], limit: float) -> float:

@@ -12,12 +12,14 @@ from distkv.types import SamplingParams
 
 
 class Streams:
-    """Greedy streams of one client, end tokens ignored. tokens: of each stream; times_s: when each of these came.
+    """Greedy streams of one client, end tokens ignored. prompts, tokens: of each stream; times_s: when each token
+    came.
 
     Tasks that run them belong to `tasks`, and end with it at the latest.
     """
 
     def __init__(self, client: AsyncClient, tasks: asyncio.TaskGroup) -> None:
+        self.prompts: list[list[int]] = []
         self.tokens: list[list[int]] = []
         self.times_s: list[list[float]] = []
         self._client, self._tasks = client, tasks
@@ -29,6 +31,7 @@ class Streams:
         """Send these as well."""
         for prompt in prompts:
             tokens, times_s, begun = list[int](), list[float](), asyncio.Event()
+            self.prompts.append(prompt)
             self.tokens.append(tokens)
             self.times_s.append(times_s)
             self._begun.append(begun)

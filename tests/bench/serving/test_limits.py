@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from distkv.bench.serving import limits
 from distkv.bench.serving.limits import (
     BETWEEN,
+    CREDITOR,
     HOME,
     LENT,
     OWN_FIRST,
     OWN_LAST,
+    QUICK,
     RATE,
     SAME,
+    TIE,
     UNTIL,
     Served,
+    Turns,
     within_after_s,
 )
+from distkv.types import SamplingParams
 
 
 @pytest.mark.slow
@@ -60,6 +67,28 @@ def test_it_is_within_its_limit_from_the_first_second_on_in_which_it_serves_no_m
     shares: list[float], within_s: float
 ) -> None:
     assert within_after_s(seen(*shares), 0.3) == pytest.approx(within_s)
+
+
+@pytest.mark.parametrize(
+    ("gap", "candidates", "same"),
+    [(TIE / 2, (7, 8), 1.0), (TIE * 2, (7, 8), 3 / 4), (TIE / 2, (7, 9), 3 / 4), (TIE / 2, (8, 7), 1.0)],
+)
+async def test_tokens_are_compared_up_to_where_two_were_as_likely(
+    gap: float, candidates: tuple[int, int], same: float
+) -> None:
+    asked: list[list[int]] = []
+
+    class Client:
+        async def submit(self, prompt: list[int], params: SamplingParams) -> Any:
+            asked.append(prompt)
+            top = [(token, -1.0 - gap * place) for place, token in enumerate(candidates)]
+            return SimpleNamespace(logprobs=[SimpleNamespace(top=top)])
+
+    turns: Any = Turns(QUICK, None, {CREDITOR: Client()}, None)  # type: ignore[arg-type, dict-item]
+    turns._tokens = {CREDITOR: [[1, 2, 3], [4, 5, 8, 6, 9]]}
+    streams = SimpleNamespace(prompts=[[0], [1]], tokens=[[1, 2, 3, 3], [4, 5, 7, 6, 1]])
+    assert await turns._same(CREDITOR, streams) == same
+    assert asked == [[1, 4, 5]]
 
 
 @pytest.mark.parametrize(

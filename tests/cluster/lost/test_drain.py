@@ -13,7 +13,7 @@ async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(s
     """At once, and not when what runs there has ended."""
     cluster = start(2, 2048, max_num_seqs=1, shutdown_timeout_s=60.0)
     async with driving(cluster) as driver:
-        long = [await driver.start(prompt_ids(100 + index, seed=index), 300) for index in range(2)]
+        long = [await driver.start(prompt_ids(100 + index, seed=index), 1000) for index in range(2)]
         for run in long:
             await run.reached(1)
         async with driver.frozen("i0", "i1"):  # what runs does not end meanwhile
