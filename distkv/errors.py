@@ -113,11 +113,12 @@ class ClusterError(DistKVError):
 
 
 class StartupFailed(ClusterError):
-    """A process of the cluster ended, or did not become ready in time; `log` holds its last lines."""
+    """A process of the cluster ended, with `exit_code`, or did not become ready in time (None); `log` holds its last
+    lines."""
 
-    def __init__(self, process: str, why: str, log: str = "") -> None:
+    def __init__(self, process: str, why: str, log: str = "", exit_code: int | None = None) -> None:
         super().__init__(f"{process} did not start: {why}" + (f"\n{log}" if log else ""))
-        self.process, self.why, self.log = process, why, log
+        self.process, self.why, self.log, self.exit_code = process, why, log, exit_code
 
 
 class ClusterUnreachable(ClusterError):

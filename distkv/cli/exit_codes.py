@@ -21,6 +21,7 @@ from distkv.errors import (
     InvalidParams,
     RequestFailed,
     RequestUnknown,
+    StartupFailed,
 )
 from distkv.log.printable import printable_lines
 
@@ -58,7 +59,8 @@ def _run(command: click.Command, args: Sequence[str] | None) -> int:
     except (ConfigError, InvalidParams) as error:
         return _report(str(error), "", 2)
     except DistKVError as error:
-        return _report(str(error), _hint(error), 1)
+        is_config = isinstance(error, StartupFailed) and error.exit_code == 2  # the process that ended says so
+        return _report(str(error), _hint(error), 2 if is_config else 1)
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:  # the reader of our output is gone

@@ -12,7 +12,7 @@ import pytest
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.client.instances import directory
-from distkv.errors import ConfigError
+from distkv.errors import ConfigError, StartupFailed
 from tests.client.fakes import refuse
 
 
@@ -159,3 +159,12 @@ def test_an_error_moves_no_cursor(capsys):
 
     assert run(click.Command("x", callback=fail), []) == 2
     assert capsys.readouterr().err == "error: key: got \\x1b[2J\nsecond line\n"
+
+
+@pytest.mark.parametrize(("ended_with", "code"), [(2, 2), (1, 1), (None, 1), (-9, 1)])
+def test_who_starts_processes_ends_as_the_one_whose_configuration_is_wrong(ended_with: int | None, code: int) -> None:
+    @click.command("up")
+    def up() -> None:
+        raise StartupFailed("gateway", "it said why", exit_code=ended_with)
+
+    assert run(up, []) == code

@@ -102,8 +102,9 @@ class Child:
 
     def failure(self) -> StartupFailed:
         """The error of one that ended: its own reason if it gave one, else the last lines of its log."""
-        how, reason = describe_exit(self.exit_code), self.report.get("fatal")
-        return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log())
+        code, reason = self.exit_code, self.report.get("fatal")
+        how = describe_exit(code)
+        return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log(), code)
 
     def last_log(self) -> str:
         """The last lines it wrote."""

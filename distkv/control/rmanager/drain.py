@@ -46,7 +46,6 @@ class Drain:
         self._creditor = creditor
         self._debts = debts
         self._holdings = holdings
-        self._until: float | None = None
         self._left = False
         self._reclaim_at = math.inf
         self._waiting_since: dict[str, float] = {}
@@ -54,33 +53,33 @@ class Drain:
     def start(self, timeout_s: float, now: float) -> None:
         """Begin; a second time changes nothing."""
         state = self._state
-        if self._until is not None:
+        if state.leaves_at < math.inf:
             return
         state.instance_state = "draining"
-        self._until, self._reclaim_at = now + timeout_s, now + RECLAIM_AFTER_S
-        state.leaves_at = self._until
+        state.leaves_at, self._reclaim_at = now + timeout_s, now + RECLAIM_AFTER_S
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
 
     def next_deadline(self) -> float:
         """When time is up, loans are to be reclaimed, or a request in mid-output has waited for too long."""
-        if self._until is None or self._left:
+        leaves_at = self._state.leaves_at
+        if leaves_at == math.inf or self._left:
             return math.inf
         reclaim_at = self._reclaim_at if self._state.loans.num_spans else math.inf
-        return min(self._until, reclaim_at, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
+        return min(leaves_at, reclaim_at, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
 
     def advance(self, now: float) -> None:
         """Leave and exit when nothing is left to do, or time is up."""
         state = self._state
-        if self._until is None or self._left:
+        if state.leaves_at == math.inf or self._left:
             return
-        if self._reclaim_at <= now < self._until:
+        if self._reclaim_at <= now < state.leaves_at:
             self._reclaim_at = now + REMIND_S
-            self._creditor.reclaim_all(self._until - now)
+            self._creditor.reclaim_all(state.leaves_at - now)
         self._hand_back(now)
         idle = not state.sequences and state.scheduler.is_idle and not state.deferred
         if idle and not state.loans.num_spans and not self._debts.is_closing:
             reason = "drained"
-        elif now >= self._until:
+        elif now >= state.leaves_at:
             for seq in list(state.sequences.values()):
                 self._requests.fail(seq, f"instance {state.settings.instance_id} stopped while draining", now)
             reason = f"drain timed out with {state.loans.num_spans} spans still lent"

@@ -40,6 +40,8 @@ from distkv.wire.messages.profile import Profile
 KEPT_FOR_NEXT = 0.1
 """Of a pool, what a request that could wait for memory at home leaves free there and at each creditor, where who lends
 does not borrow."""
+LAST_S = 5.0
+"""Of a drain: nothing more is lent, and what debtors have not moved elsewhere by the end is computed again."""
 
 
 class RManagerSettings(ControlSettings, frozen=True, kw_only=True):

@@ -6,10 +6,10 @@ from distkv.clock import ManualClock
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.paths import Path
-from distkv.control.loan.debtor.recall import LAST_S, Recaller
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import RManagerState
+from distkv.control.rmanager.state import LAST_S, RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release

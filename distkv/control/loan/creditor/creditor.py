@@ -8,7 +8,7 @@ from distkv import events
 from distkv.control.commands import Answer, TellWorker
 from distkv.control.loan.creditor.lending import Loan
 from distkv.control.loan.creditor.reclaimer import Reclaimer
-from distkv.control.rmanager.state import RManagerState
+from distkv.control.rmanager.state import LAST_S, RManagerState
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
@@ -27,9 +27,6 @@ from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 
 MAX_SHARERS = 3
 """So many creditors are recommended to a debtor at once: what its request still lacks, they keep together."""
-
-LAST_S = 5.0
-"""Before it exits an instance that drains lends nothing more: who has memory here looks for another place."""
 
 
 class Creditor:

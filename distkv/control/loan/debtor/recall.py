@@ -24,13 +24,10 @@ from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.paths import LONGEST_UNUSED_S, Path
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import RManagerState
+from distkv.control.rmanager.state import LAST_S, RManagerState
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
-
-LAST_S = 5.0
-"""Before the deadline of a creditor that drains: what is not home by then is computed again."""
 
 
 class Cause(Enum):

@@ -22,7 +22,7 @@ constexpr int LANES = 32;                             // of a panel in memory, a
 constexpr int WHOLE_ROWS = MAX_ROWS * PANEL / LANES;  // rows whose sums with all lanes stay in registers
 constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not pay to unpack half floats first
 constexpr int CHUNK_BYTES = 16384;                    // of a panel: half of the nearest cache, beside what is fetched
-constexpr int FEW_CHUNK_BYTES = 8192;                 // the same if they pass once or twice: so memory is asked sooner
+constexpr int FEW_CHUNK_BYTES = 8192;                 // the same if they pass twice: so memory is asked sooner
 constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
 constexpr ptrdiff_t AHEAD = 8192;                     // bytes from what is read to what is fetched
 
@@ -114,7 +114,8 @@ struct Linear {
         scratch.begin(CHUNK_BYTES + num_sums);
         float* const unpacked = scratch.floats(CHUNK_BYTES);
         float* const sums = scratch.floats(num_sums);
-        const int chunk = (count <= MAX_ROWS ? FEW_CHUNK_BYTES : CHUNK_BYTES) / LOAD_BYTES;
+        const int chunk = count <= WHOLE_ROWS ? loads()  // they pass once
+                                              : (count <= MAX_ROWS ? FEW_CHUNK_BYTES : CHUNK_BYTES) / LOAD_BYTES;
         for (int start = 0; start < loads(); start += chunk) {
             const int some = smaller(chunk, loads() - start);
             for (int p = first_panel; p < end_panel; ++p) {
@@ -135,7 +136,8 @@ struct Linear {
         const size_t stride = wide_stride();
         if (count <= WHOLE_ROWS) {
             constexpr int N = LANES / W;
-            const Following<N> lanes{b, some, b + AHEAD, LOAD_BYTES};
+            Anywhere<N> lanes{{}, {}, some};  // not Following: one row takes a tenth longer by one pointer with 16 registers
+            for (int n = 0; n < N; ++n) lanes.b[n] = b + n * W * 4, lanes.ahead[n] = AHEAD;
             panel_rows<Product, N, WHOLE_ROWS>(count, wide, stride, &lanes, 1, LOAD_BYTES, sums, LANES, add);
             return;
         }
