@@ -34,18 +34,18 @@ async def test_what_is_planned_is_carried_out_for_a_running_request(start, expec
         async def has_moved() -> int:
             return (await driver.spans(run)).get("i1", 0)
 
+        async def is_judged() -> bool:
+            state = await (await driver.client()).cluster()
+            assert state is not None
+            return any(plan.achieved_tokens_per_s is not None and not plan.dropped for plan in state.plans)
+
         await eventually(has_moved, 20, "blocks have left")
         assert run.task is not None and not run.task.done(), "while it generates"
+        async with driver.frozen("i0"):  # it does not end meanwhile
+            await eventually(is_judged, 30, "what heartbeats have shown is judged")
         counters = (await driver.statuses())["i0"].instance.counters
         assert counters.planned_moves >= 1 and counters.borrows == 0, "nothing was borrowed but by plan"
         explained = (await (await driver.client()).explain(run.request_id)).explained
         assert {"planned", "left"} <= {entry.happened for entry in explained.history}
         expect(run.prompt, await run.finished(), TOKENS)
         await driver.settled()
-
-        async def is_judged() -> bool:
-            state = await (await driver.client()).cluster()
-            assert state is not None
-            return any(plan.achieved_tokens_per_s is not None and not plan.dropped for plan in state.plans)
-
-        await eventually(is_judged, 30, "what heartbeats have shown is judged")
