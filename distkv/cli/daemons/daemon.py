@@ -113,14 +113,19 @@ class _Daemon:
             self._log.error("second signal, ending at once", signal=signal.Signals(signum).name)
             os._exit(128 + signum)
         self._signalled_s = now_s
-        self._log.info("stopping", signal=signal.Signals(signum).name, drain_s=self._drain_s)
+        self._begin_to_stop(signal.Signals(signum).name)
+
+    def _begin_to_stop(self, told_by: str) -> None:
+        self._log.info("stopping", signal=told_by, drain_s=self._drain_s)
         self._service_manager.notify(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
         self._stop.set()
         asyncio.get_running_loop().call_later(self._drain_s, self._end, "not stopped in time")
 
     def _on_lifeline(self, fd: int) -> None:
         try:
-            if os.read(fd, 4096):
+            if os.read(fd, 4096):  # our parent stops us; that we have been told already is not for it to know
+                if not self._stop.is_set():
+                    self._begin_to_stop("parent")
                 return
         except BlockingIOError:
             return

@@ -119,6 +119,14 @@ class Child:
         if self.alive:
             os.kill(self.pid, signum)
 
+    def stop(self) -> None:
+        """Have it end in good order; changes nothing where somebody else has told it so."""
+        if self.report and "fatal" not in self.report and self.alive:
+            with contextlib.suppress(OSError):  # it has just ended
+                self._socket.send(b"stop\n")
+        else:
+            self.signal(signal.SIGTERM)  # does not listen yet
+
     def kill(self) -> None:
         """End it and everything it started, at once."""
         self._kill_group()
@@ -201,9 +209,9 @@ def wait_ready(
 
 
 def stop(children: Sequence[Child], timeout_s: float) -> None:
-    """SIGTERM to all; those that still run after `timeout_s` are killed, with all they started."""
+    """All are told to end; those that still run after `timeout_s` are killed, with all they started."""
     for child in children:
-        child.signal(signal.SIGTERM)
+        child.stop()
     deadline_s = time.monotonic() + timeout_s
     for child in children:
         while child.alive and time.monotonic() < deadline_s:

@@ -251,9 +251,12 @@ class RManagerState:
         """Whether anybody may be asked for memory for it, as far as where they are matters."""
         return self.members.near_blocks > 0 or not self.stays_near(seq)
 
-    def has_draining_creditors(self, seq: Sequence) -> bool:
-        """Whether a creditor of this request drains, which lends to nobody else any more."""
-        return any(self.members.is_draining(debt.creditor_id) for debt in seq.placement.debts)
+    def may_be_lent_to(self, seq: Sequence) -> bool:
+        """Whether anybody may lend to this one. Who drains lends to those that have memory there and no other place."""
+        return self.has_creditors or (
+            any(self.members.is_draining(debt.creditor_id) for debt in seq.placement.debts)
+            and not self.fits_at_home(seq)
+        )
 
     @property
     def has_creditors(self) -> bool:

@@ -7,6 +7,7 @@ costs least to do again is preempted.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
@@ -84,7 +85,7 @@ class MakingRoom:
             return
         may_relieve = now >= self._relieve_at and (state.has_creditors or bool(state.owed))
         victim = self._fullest() if may_relieve else None
-        if victim is not None and self._may_be_lent_to(victim) and self._is_worth_it(victim, most, now):
+        if victim is not None and self._is_worth_it(victim, most, now):
             wanted = min(victim.placement.counts.movable, most)
             is_avoidable = state.fits_at_home(victim)
             near = state.stays_near(victim)
@@ -160,13 +161,10 @@ class MakingRoom:
         return self._state.borrower.is_borrowing(Purpose.RELIEVE)
 
     def _fullest(self) -> Sequence | None:
-        running = [s for s in self._state.running() if s.placement.counts.movable]
-        return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
-
-    def _may_be_lent_to(self, victim: Sequence) -> bool:
-        """Whether anybody may lend to this one. Who drains lends to those that have memory there and no other place."""
+        """Of those that anybody may lend to."""
         state = self._state
-        return state.has_creditors or (state.has_draining_creditors(victim) and not state.fits_at_home(victim))
+        running = [s for s in state.running() if s.placement.counts.movable and state.may_be_lent_to(s)]
+        return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
     def _is_worth_it(self, victim: Sequence, num_blocks: int, now: float) -> bool:
         """Whether so many blocks of one are to leave, so that all steps wait for partials, rather than the batch be
@@ -190,28 +188,42 @@ class MakingRoom:
     def _give_way(self, now: float) -> None:
         """Preempt the one that costs least to do again. Where this instance has borrowed or lent, after a while that is
         the longer the more that is: of instances that stand still for each other's memory the one with the least
-        to lose gives way. So it is with one that reclaims what it has lent, and may not borrow before it is home."""
+        to lose gives way. So it is with one that reclaims what it has lent, and may not borrow before it is home. One
+        that runs alone, and that only creditors which drain lend to, would lose its place for nobody: it stands still
+        for as long as memory may come free there."""
+        state = self._state
+        running = state.running()
         victims = [
-            Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0)
-            for seq in self._state.running()
+            Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0) for seq in running
         ]
         victim = cheapest(victims)
         if victim is None:
             return
-        shares = bool(self._state.owed) or self._state.loans.num_blocks > 0
-        may_help = (self._state.has_creditors and shares) or (self._state.is_one_sided and self._state.is_short)
+        seq = state.sequences[victim.request_id]
+        shares = bool(state.owed) or state.loans.num_blocks > 0
+        is_lent_to = any(map(state.may_be_lent_to, running))
+        if is_lent_to and not state.has_creditors and len(running) == 1 and self._may_come_free(seq):
+            return
+        may_help = (is_lent_to and shares) or (state.is_one_sided and state.is_short)
         if may_help and self._give_way_at == math.inf:
-            pause_s = self._patience_s(victim) * (0.5 + self._entropy.random())
+            pause_s = self._patience_s(seq) * (0.5 + self._entropy.random())
             self._give_way_at = now + pause_s
             self._relieve_again.set("give way", self._give_way_at)
         elif not may_help or now >= self._give_way_at:
             self._give_way_at = math.inf
-            self._holdings.preempt(self._state.sequences[victim.request_id], now, "a running request needed a slot")
+            self._holdings.preempt(seq, now, "a running request needed a slot")
 
-    def _patience_s(self, victim: Victim) -> float:
-        """For how long all may stand still in place of computing one again: for what that takes."""
-        state = self._state
-        token_s = state.scheduler.times.prompt_token_s
-        if not token_s or not state.fits_at_home(state.sequences[victim.request_id]):
+    def _may_come_free(self, seq: Sequence) -> bool:
+        """Whether a creditor of this sequence could lend more than the sequence has there, once others need less."""
+        here: Counter[str] = Counter()
+        for debt in seq.placement.debts:
+            here[debt.creditor_id] += debt.capacity
+        members = ((self._state.members.find(creditor_id), blocks) for creditor_id, blocks in here.items())
+        return any(member is not None and member.lendable_blocks > blocks for member, blocks in members)
+
+    def _patience_s(self, seq: Sequence) -> float:
+        """For how long all may stand still in place of computing this one again: for what that takes."""
+        token_s = self._state.scheduler.times.prompt_token_s
+        if not token_s or not self._state.fits_at_home(seq):
             token_s = REDO_S
-        return min(LONGEST_RETRY_S, token_s * victim.redo_tokens)
+        return min(LONGEST_RETRY_S, token_s * seq.num_computed)

@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import psutil
+
 SUMMARY = "How long a stop of everything takes, with real processes."
 INSTANCES = 3
 POOL_TOKENS = 1024
@@ -152,7 +154,7 @@ def running(model: str, *more: str) -> Iterator[Cluster]:
             text = "".join(lines)
             port = re.search(r"http://127\.0\.0\.1:(\d+)", text)
             assert port is not None, text
-            yield Cluster(up, int(port[1]), [int(pid) for pid in re.findall(r"pid (\d+)", text)])
+            yield Cluster(up, int(port[1]), [child.pid for child in psutil.Process(up.pid).children()])
         finally:
             up.kill()
 

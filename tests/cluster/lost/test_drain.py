@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
+from distkv.cli.daemons.daemon import REPEAT_S
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually, exit_of
 
@@ -42,6 +44,20 @@ async def test_a_creditor_that_drains_lends_what_a_request_there_grows_by(start,
         expect(run.prompt, await run.finished(), run.params.max_tokens)
         assert await exit_of(driver.instance(creditor)) == 0
         await driver.settled()
+
+
+async def test_a_stop_of_all_does_not_end_one_that_drains_already(start, expect):
+    """To be told again is to end at once, but only by whoever has told it before."""
+    cluster = start(2, 2048, shutdown_timeout_s=60.0)
+    async with driving(cluster) as driver:
+        run = await driver.start(prompt_ids(100), 1000, at="i0")
+        await run.reached(1)
+        os.kill(driver.instance("i0").pid, signal.SIGTERM)
+        async with driver.frozen("i0"):  # it does not end meanwhile
+            await asyncio.sleep(REPEAT_S)  # the same signal so soon may be one that was sent to a group
+        await asyncio.to_thread(cluster.close)
+        expect(run.prompt, await run.finished(), 1000)
+        assert driver.instance("i0").exit_code == 0
 
 
 async def _waiting(driver: Driver, count: int) -> dict[str, int]:

@@ -69,7 +69,8 @@ def test_who_is_waited_for_anyway_and_has_enough_is_asked_first() -> None:
     [
         (Purpose.RELIEVE, False, ["i0", "i1"]),
         (Purpose.RELIEVE, True, ["i0"]),
-        (Purpose.PLACE, False, ["i0"]),
+        (Purpose.PLACE, False, ["i0", "i1"]),
+        (Purpose.RECLAIM, False, ["i0"]),
     ],
 )
 def test_what_only_others_can_hold_also_asks_its_creditors_for_what_it_grows_by(
@@ -84,7 +85,7 @@ def test_what_only_others_can_hold_also_asks_its_creditors_for_what_it_grows_by(
     assert [one.instance_id for one in candidates.in_order(borrow, [Candidate("i0", 9)])] == asked
 
 
-@pytest.mark.parametrize(("purpose", "is_avoidable"), [(Purpose.RELIEVE, True), (Purpose.PLACE, False)])
+@pytest.mark.parametrize(("purpose", "is_avoidable"), [(Purpose.RELIEVE, True), (Purpose.RECLAIM, False)])
 def test_a_creditor_that_drains_is_asked_last_and_only_for_what_a_request_there_grows_by(
     purpose: Purpose, is_avoidable: bool
 ) -> None:

@@ -99,7 +99,7 @@ class Candidates:
 
 
 def _may_grow_at(borrow: Borrow) -> set[str]:
-    """Creditors of the request that also lend it what it grows by, if its own pool cannot hold it."""
-    if borrow.purpose is not Purpose.RELIEVE or borrow.is_avoidable:
+    """Creditors of the request that also lend it what it grows by, or has lost, if its own pool cannot hold it."""
+    if borrow.purpose not in (Purpose.PLACE, Purpose.RELIEVE) or borrow.is_avoidable:
         return set()
     return {debt.creditor_id for debt in borrow.seq.placement.debts}

@@ -254,7 +254,8 @@ class Admission:
             self._take_local(seq, need)
             self._start(seq)
             return True
-        if not self._may_borrow or not self._is_to_borrow(seq, now):
+        may_borrow = state.may_be_lent_to(seq) and not state.borrower.is_borrowing(Purpose.PLACE)
+        if not may_borrow or not self._is_to_borrow(seq, now):
             return False
         is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
         kept = state.kept_for_next if is_avoidable else 0

@@ -117,6 +117,48 @@ def test_a_creditor_that_drains_alone_lends_on_until_the_request_has_ended(seed:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_one_that_runs_alone_waits_for_a_creditor_that_drains_and_is_full_for_a_moment(seed: int) -> None:
+    """It was preempted, and what it had there was lent to nobody any more."""
+    cluster = SimCluster([16, 40], seed, request_timeout_s=10.0)
+    for node in cluster.nodes.values():
+        node.worker.step_s = 0.02
+    cluster.submit("i1", "own", prompt(50, 1), 20)
+    assert cluster.run(20, lambda: len(cluster.outcomes["own"].tokens) >= 2)
+    cluster.stall_steps("i1")
+    cluster.submit("i0", "r", prompt(80), 100)
+    assert cluster.run(20, lambda: len(cluster.outcomes["r"].tokens) >= 5) and set(cluster.spans("r")) == {"i0", "i1"}
+    cluster.drain("i1", TIMEOUT_S)
+    assert cluster.run(6, lambda: cluster.nodes["i0"].rm.state.scheduler.stalled)
+    cluster.run(3.0)
+    assert not cluster.outcomes["r"].done
+    cluster.stall_steps("i1", False)
+    assert cluster.run(10.0, lambda: cluster.nodes["i1"].exited is not None)
+    check(cluster, "r", prompt(80), 100)
+    assert cluster.nodes["i0"].rm.state.counters.preemptions == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_another_creditor_lost_is_lent_by_one_that_drains(seed: int) -> None:
+    """It has memory of the request, and room; the request waited until its time was up, and failed."""
+    cluster = SimCluster([16, 100, 24], seed, request_timeout_s=20.0)
+    for node in cluster.nodes.values():
+        node.worker.step_s = 0.02
+    cluster.submit("i1", "filler", prompt(340), 12)  # so that i2 has more at first
+    assert cluster.run(5, lambda: len(cluster.outcomes["filler"].tokens) >= 1)
+    cluster.stall_steps("i1")
+    cluster.run(1.2)
+    cluster.submit("i0", "r", prompt(180), 200)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2) and len(cluster.spans("r")) == 3
+    cluster.stall_steps("i1", False)
+    assert cluster.run(5, lambda: cluster.outcomes["filler"].done)
+    cluster.drain("i1", TIMEOUT_S)
+    cluster.run(0.1)
+    cluster.kill("i2")
+    assert cluster.run(15.0, lambda: cluster.nodes["i1"].exited is not None)
+    check(cluster, "r", prompt(180), 200)
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_what_waits_in_queues_is_handed_back_and_holds_nothing_up(seed: int) -> None:
     cluster = SimCluster([16, 16, 16], seed, max_num_seqs=2)
     cluster.submit("i0", "r", prompt(100), 30)
