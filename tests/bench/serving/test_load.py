@@ -98,7 +98,9 @@ def test_a_quick_run(benchmark, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     benchmark.main.main(["--quick", "--rounds", "1", "--json", str(file)], standalone_mode=False)
     report = json.loads(file.read_text())
-    assert report["results"] and all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    assert report["results"] and all(0 <= row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    # Tokens of steps that are this short may come several at a time.
+    assert all(row["min"] > 0 for row in report["results"] if row["case"] != interference.MEDIAN)
     assert len(report["goals"]) >= 2
     assert {goal["met"] for goal in report["goals"]} <= {True, False, None}
 
