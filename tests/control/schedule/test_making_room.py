@@ -45,6 +45,22 @@ def test_where_all_others_drain_only_what_no_pool_holds_goes_on_to_its_creditor(
     assert [borrow.seq for borrow in admitting.state.borrower.active.values()] == [full] * borrows
 
 
+def test_where_all_others_drain_one_that_its_creditor_lends_to_is_chosen_before_a_fuller_one() -> None:
+    """Nobody lends to the fuller one, and a running request was preempted though memory was to be had."""
+    admitting = Admitting(12)
+    pooled = admitting.run("pooled", 5, max_tokens=60)
+    debt = lend(pooled, "p", 1, debts=admitting.debts)
+    place(admitting.state, pooled, debt)
+    admitting.state.deferred.trim(pooled)
+    fuller = admitting.run("fuller", 8, arrival=1.0)
+    for name in ("p", "q"):
+        admitting.state.members[name] = make_member(name, state="draining")
+    assert admitting.state.pool.num_free == 0
+    assert fuller.placement.counts.movable > pooled.placement.counts.movable > 0
+    admitting.make_room()
+    assert [borrow.seq for borrow in admitting.state.borrower.active.values()] == [pooled]
+
+
 def test_blocks_that_a_decode_makes_room_by_leave_together() -> None:
     """One Checksum and one BlocksReady for all of them: single ones would cost as much each."""
     admitting = Admitting(16)
