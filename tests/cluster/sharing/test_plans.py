@@ -3,6 +3,7 @@ is another."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ async def test_what_is_planned_is_carried_out_for_a_running_request(start, expec
         assert set(await driver.spans(run)) == {"i0"}, "all of it fits"
 
         async def has_moved() -> int:
+            async with driver.frozen("i0"):  # most of the time, so that it does not end before
+                await asyncio.sleep(0.2)
             return (await driver.spans(run)).get("i1", 0)
 
         async def is_judged() -> bool:
