@@ -24,6 +24,8 @@ from tests.conftest import LASTING
 
 BLOCK_TOKENS = 16
 POLL_S = 0.02
+STEPS_S = 0.01
+"""How long a slowed worker goes on at a time."""
 SETTLED_S = 20.0
 """Some leases: blocks must come back however late everybody is. How soon they do, `SimCluster.settle` shows."""
 
@@ -191,6 +193,24 @@ class Driver:
             for pid in workers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+
+    @asynccontextmanager
+    async def slowed(self, *instance_ids: str) -> AsyncIterator[None]:
+        """The workers of these instances stand still nine tenths of the time while the block runs, so that what they
+        generate does not end before something else has happened, however fast this machine is."""
+
+        async def stop_and_go() -> None:
+            while True:
+                async with self.frozen(*instance_ids):
+                    await asyncio.sleep(9 * STEPS_S)
+                await asyncio.sleep(STEPS_S)
+
+        stopping = asyncio.create_task(stop_and_go(), name="stop and go")
+        try:
+            yield
+        finally:
+            stopping.cancel()
+            await asyncio.wait((stopping,))
 
     async def settled(self, timeout_s: float = SETTLED_S) -> None:
         """Return when every block of every live instance is free and no request is left."""

@@ -83,4 +83,4 @@ FULL = (
     Case("prefill", 16384, 1, goal={"b": 1.0, "c": 1.0}),
     Case("decode", 32768, 24, goal={"b": 2.0, "c": 1.0}),
 )
-QUICK = (Case("prefill", 256, 1), Case("decode", 128, 32), Case("batch", 64, 512, batch=2))
+QUICK = (Case("prefill", 256, 1), Case("decode", 128, 512), Case("batch", 64, 512, batch=2))

@@ -65,10 +65,11 @@ async def test_sigterm_of_a_creditor_moves_what_it_holds(four, expect):
         async with driver.frozen("i0"):
             creditor = await driver.creditor(run)
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
-        os.kill(driver.instance(creditor).pid, signal.SIGTERM)
-        assert await exit_of(driver.instance(creditor)) == 0
-        assert not run.task.done()
-        assert creditor not in await driver.spans(run)
+        async with driver.slowed("i0"):
+            os.kill(driver.instance(creditor).pid, signal.SIGTERM)
+            assert await exit_of(driver.instance(creditor)) == 0
+            assert not run.task.done()
+            assert creditor not in await driver.spans(run)
         expect(run.prompt, await run.finished(), 500)
         assert (await driver.statuses())["i0"].instance.counters.recomputed_tokens == before
         await driver.settled()

@@ -3,7 +3,6 @@ is another."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,6 @@ async def test_what_is_planned_is_carried_out_for_a_running_request(start, expec
         assert set(await driver.spans(run)) == {"i0"}, "all of it fits"
 
         async def has_moved() -> int:
-            async with driver.frozen("i0"):  # most of the time, so that it does not end before
-                await asyncio.sleep(0.2)
             return (await driver.spans(run)).get("i1", 0)
 
         async def is_judged() -> bool:
@@ -42,7 +39,8 @@ async def test_what_is_planned_is_carried_out_for_a_running_request(start, expec
             assert state is not None
             return any(plan.achieved_tokens_per_s is not None and not plan.dropped for plan in state.plans)
 
-        await eventually(has_moved, 20, "blocks have left")
+        async with driver.slowed("i0"):
+            await eventually(has_moved, 20, "blocks have left")
         assert run.task is not None and not run.task.done(), "while it generates"
         async with driver.frozen("i0"):  # it does not end meanwhile
             await eventually(is_judged, 30, "what heartbeats have shown is judged")
