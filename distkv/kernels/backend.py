@@ -15,7 +15,7 @@ from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.exchange import Exchanges
 from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.layer.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail
-from distkv.kernels.layer.layers import LocalLayer, LocalLayers
+from distkv.kernels.layer.layers import Layer, Layers
 from distkv.kernels.layer.linear import Linear, TorchLinear
 from distkv.kernels.layer.ops import Ops, TorchOps
 from distkv.kernels.mail_table import MailField, MailTable, asked_lines, partial_lane, query_lane
@@ -83,7 +83,7 @@ class Backend(ABC):
         """The tail of one layer."""
         return StepwiseLayerTail(weights, self.ops)
 
-    def local_layers(self, layers: Sequence[LocalLayer], scale: float) -> LocalLayers | None:
+    def layers_of(self, layers: Sequence[Layer], scale: float) -> Layers | None:
         """All layers of a model in one call, where all keys lie in one pool; None where there is no such kernel.
 
         scale: of attention scores.

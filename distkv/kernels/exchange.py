@@ -1,4 +1,4 @@
-"""DistAttention of a layer as one call that also sends queries and receives partials, at a debtor and at a creditor.
+"""DistAttention as calls that also send queries and receive partials, at a debtor and at a creditor.
 
 Sockets are handed in as descriptors and stay their owners'. What travels is opaque here: how frames begin is given, and
 what follows are queries and partials, each as they lie in memory.

@@ -64,7 +64,7 @@ class Debtor:
             q = self._queries[layer]
             done = exchange(layer, q)
             for link, answer in zip(self._links, done.answers, strict=True):
-                link.answered(layer, answer, q)
+                link.answered(layer, answer)
             if done.merged is None:
                 raise RuntimeError(f"no partials came: {[answer.status.name for answer in done.answers]}")
             self.outputs[layer] = done.merged

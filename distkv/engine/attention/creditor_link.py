@@ -110,6 +110,7 @@ class CreditorLink:
         self._lost: Sequence[set[str]] = ()
         self._work, self._partial_rows, self._patience_s, self._asked_s = 0, 0, 0.0, 0.0
         self._awaited_heads: tuple[int, ...] | None = None
+        self._asked_bytes, self._asked_heads = 0, (0, 0)
 
     @property
     def plan(self) -> AttendPlan:
@@ -226,6 +227,7 @@ class CreditorLink:
             return None
         step_id, rows, num_queries = self._plan.step_id, self.partial_rows, self._plan.num_rows
         query_bytes, out_dtype = num_queries * heads * dim * dtype.itemsize, self._plan.out_dtype
+        self._asked_bytes, self._asked_heads = query_bytes, (heads, dim)
         partial_bytes = _partial_bytes(rows, heads, dim, out_dtype)
         layers = range(num_layers)
         return Asked(
@@ -258,21 +260,20 @@ class CreditorLink:
         assert stream is not None
         stream.leave()
 
-    def answered(self, layer: int, answer: Answered, q: Tensor) -> Partial | None:
-        """What came of the queries q of a layer that native code sent; None when no partials will come."""
+    def answered(self, layer: int, answer: Answered) -> Partial | None:
+        """What came of the queries of a layer that native code sent by `asked`; None when no partials will come."""
         self._asked_s = answer.asked_s
         self._busy_s += answer.sent_s - answer.asked_s
         match answer.status:
             case FrameStatus.OK:
-                rows, heads, dim = answer.partial[0].shape
-                size = _partial_bytes(rows, heads, dim, self._plan.out_dtype)
+                size = _partial_bytes(self._partial_rows, *self._asked_heads, self._plan.out_dtype)
                 self._took(answer.waits_s, answer.answered_s, size)
-                self._counters.query_bytes += q[self._rows].nbytes
+                self._counters.query_bytes += self._asked_bytes
                 return answer.partial
             case FrameStatus.OTHER:
                 assert self._link.stream is not None
                 self._link.stream.unread(answer.taken)
-                self._awaited_heads = q.shape[1:]
+                self._awaited_heads = self._asked_heads
                 return self.collect(layer, answer.waits_s)
             case FrameStatus.LATE:
                 self._fail(LinkTimeout(self._creditor_id, self._patience_s))

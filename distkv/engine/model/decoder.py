@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -13,14 +13,10 @@ from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.rope import Rope
 from distkv.engine.model.weights import Weights, load_weights
-from distkv.kernels import AttentionMetadata, LayerKv
+from distkv.kernels import LayerKv
 from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.layer.layer_tail import LayerTailWeights
-from distkv.kernels.layer.layers import LocalLayer
-
-LocalForward = Callable[[Tensor, AttentionMetadata, Tensor, Tensor, Tensor], Tensor]
-"""(tokens, metadata, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new
-ones go to these slots and offsets. All int64; metadata: of all N tokens, sequence by sequence."""
+from distkv.kernels.layer.layers import Layer, Layers
 
 
 class Model:
@@ -61,21 +57,12 @@ class Model:
         """The rest of the last layer: last hidden states, for `logits`."""
         return self._layer_tails[-1](x, attended)[1]
 
-    def forward_over(self, kvs: Sequence[LayerKv]) -> LocalForward | None:
-        """A forward pass over the layers of one pool without a stop between them, where the device has one."""
+    def layers_over(self, kvs: Sequence[LayerKv]) -> Layers | None:
+        """All layers over one pool without a stop between them, where the device has that."""
         config = self.config
         parts = zip(self.weights.layers, kvs, config.windows, self._tail_weights, strict=True)
-        layers = [LocalLayer(layer.q_norm, layer.k_norm, kv, window, tail) for layer, kv, window, tail in parts]
-        run = self.device.backend.local_layers(layers, config.scale)
-        if run is None:
-            return None
-
-        def forward(
-            tokens: Tensor, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, rows: Tensor
-        ) -> Tensor:
-            return run(*self.begin(tokens, metadata.positions), metadata, slots, offsets, rows)
-
-        return forward
+        layers = [Layer(layer.q_norm, layer.k_norm, kv, window, tail) for layer, kv, window, tail in parts]
+        return self.device.backend.layers_of(layers, config.scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [M, vocab] from last hidden states, or some rows of them: many rows of logits are large."""

@@ -23,7 +23,7 @@ from distkv.kernels.cpu.layer.linear import NativeLinear, OneDnnLinear, linear_k
 from distkv.kernels.cpu.layer.ops import NativeOps
 from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.layer.layer_tail import LayerTail, LayerTailWeights
-from distkv.kernels.layer.layers import LocalLayer, LocalLayers
+from distkv.kernels.layer.layers import Layer, Layers
 from distkv.kernels.layer.linear import Linear
 
 
@@ -139,7 +139,7 @@ class NativeBackend(Backend):
             NativeLayerTail(self._native, weights) if NativeLayerTail.can_run(weights) else super().layer_tail(weights)
         )
 
-    def local_layers(self, layers: Sequence[LocalLayer], scale: float) -> LocalLayers | None:
+    def layers_of(self, layers: Sequence[Layer], scale: float) -> Layers | None:
         """See Backend."""
         return NativeLayers(self._native, layers, scale) if NativeLayers.can_run(layers) else None
 

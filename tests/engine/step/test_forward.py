@@ -70,7 +70,7 @@ def test_one_native_call_computes_what_the_pieces_do(engine: Engine, monkeypatch
     """Where there is no native call, both are the pieces."""
     step = seq_step(PROMPT, 0, 30, engine.table(30), sample=GREEDY)
     (whole,) = logits_of(engine, Forward(engine.model, engine.pool), [batch_of(engine, step)])
-    monkeypatch.setattr(type(engine.model), "forward_over", lambda self, kvs: None)
+    monkeypatch.setattr(type(engine.model), "layers_over", lambda self, kvs: None)
     (pieces,) = logits_of(engine, Forward(engine.model, engine.pool), [batch_of(engine, step)])
     torch.testing.assert_close(whole, pieces, atol=1e-5, rtol=0)
 
@@ -81,10 +81,10 @@ def test_a_native_call_is_only_for_a_batch_without_links(engine: Engine, monkeyp
     native: list[int] = []
     expected = logits_of(engine, Forward(engine.model, engine.pool), [batch_of(engine, lent.step())])[0]
 
-    def forward_over(*_: object) -> object:
-        return lambda tokens, *_: native.append(len(tokens)) or torch.zeros(1, engine.model.config.hidden_size)
+    def layers_over(*_: object) -> object:
+        return lambda x, *_: native.append(len(x)) or torch.zeros(1, engine.model.config.hidden_size)
 
-    monkeypatch.setattr(type(engine.model), "forward_over", forward_over)
+    monkeypatch.setattr(type(engine.model), "layers_over", layers_over)
     forward = Forward(engine.model, engine.pool)
     local = seq_step(PROMPT, 0, 5, engine.table(8), name="local", sample=GREEDY)
     with torch.inference_mode():

@@ -11,6 +11,8 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
 from distkv.kernels import Partial
+from distkv.kernels.exchange import Exchange
+from distkv.kernels.layer.layers import Layers, Passed
 
 
 class Pieces(Protocol):
@@ -58,6 +60,18 @@ class EagerPieces(CalledAttention):
     def begin(self) -> None:
         """See Pieces."""
         self._x, self._qkv = self._model.begin(self._batch.tokens, self._batch.positions)
+
+    def all(self, layers: Layers) -> Tensor:
+        """All layers in one call, where all keys lie here: the wanted rows of the last hidden states."""
+        self.begin()
+        batch = self._batch
+        return layers(self._x, self._qkv, batch.metadata, batch.slots, batch.offsets, batch.wanted)
+
+    def all_exchanging(self, layers: Layers, exchange: Exchange) -> Passed:
+        """The same by an exchange. Where it fails this goes on with `advance`, or `end`, of that layer."""
+        self.begin()
+        batch = self._batch
+        return layers.exchanging(self._x, self._qkv, batch.metadata, batch.slots, batch.offsets, batch.wanted, exchange)
 
     def store(self, layer: int) -> Tensor:
         """See Pieces."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 
 
 class Beginnings:
-    """One for each layer, where the library finds them."""
+    """One for each layer, as a table of addresses and sizes at `address`, which is good as long as this object is."""
 
     def __init__(self, frames: Sequence[bytes]) -> None:
         self._bytes = b"".join(frames)
         first = ctypes.cast(ctypes.c_char_p(self._bytes), ctypes.c_void_p).value or 0
-        self._starts = list(accumulate(map(len, frames), initial=first))
+        starts = accumulate(map(len, frames), initial=first)
+        self._table = array("q", chain.from_iterable((start, end - start) for start, end in pairwise(starts)))
+        self.address, _ = self._table.buffer_info()
 
     def of(self, layer: int) -> tuple[int, int]:
         """Address and size."""
-        start = self._starts[layer]
-        return start, self._starts[layer + 1] - start
+        return self._table[2 * layer], self._table[2 * layer + 1]
 
 
 def taken_of(received: int, head: int, head_bytes: int, body: int) -> bytes:

@@ -84,11 +84,19 @@ class LayersCall(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("layers", "x", "found", "out", "cos", "sin")),
         *((name, c_void_p) for name in ("positions", "slots", "offsets", "wanted", "seqs")),
+        *((name, c_void_p) for name in ("exchange", "exchange_call", "local", "local_lse", "merged")),
         *((name, c_int64) for name in ("num_layers", "num_rows", "num_wanted", "num_seqs", "slot_bytes")),
+        ("stopped_at", c_int64),
         *((name, c_int32) for name in ("type", "pair", "heads", "kv_heads", "dim", "block_tokens")),
         ("scale", c_float),
         ("eps", c_float),
     ]
+
+
+class PeerTimes(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [(name, c_double) for name in ("asked_s", "sent_s", "waits_s", "answered_s")]
 
 
 class Peer(Structure):
@@ -96,10 +104,9 @@ class Peer(Structure):
 
     _fields_ = [
         *((name, c_int32) for name in ("fd", "status")),
-        *((name, c_void_p) for name in ("frame", "queries", "expected", "head", "partials", "wide")),
-        *((name, c_int64) for name in ("frame_bytes", "query_bytes", "expected_bytes", "partial_bytes", "received")),
-        ("num_halves", c_int64),
-        *((name, c_double) for name in ("patience_s", "asked_s", "sent_s", "waits_s", "answered_s")),
+        *((name, c_void_p) for name in ("frames", "expected", "times", "rows", "picked", "head", "partials", "wide")),
+        *((name, c_int64) for name in ("first_row", "num_rows", "partial_bytes", "received", "num_halves")),
+        *((name, c_double) for name in ("patience_s", "last_wait_s")),
     ]
 
 
@@ -112,14 +119,20 @@ class MergeRun(Structure):
     ]
 
 
+class LayerTimes(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [(name, c_double) for name in ("sent_s", "attended_s", "collected_s", "merged_s")]
+
+
 class ExchangeCall(Structure):
     """As in native/exchange.cpp."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("attend", "attend_call", "merge", "runs", "outs", "lses", "peers")),
-        *((name, c_int64) for name in ("num_runs", "num_peers")),
-        *((name, c_int32) for name in ("dim", "failed")),
-        *((name, c_double) for name in ("turn_s", "sent_s", "attended_s", "collected_s", "merged_s")),
+        *((name, c_void_p) for name in ("attend", "merge", "runs", "outs", "lses", "peers", "times")),
+        *((name, c_int64) for name in ("num_runs", "num_peers", "row_bytes")),
+        ("dim", c_int32),
+        ("turn_s", c_double),
     ]
 
 
@@ -152,7 +165,7 @@ SHARED: dict[str, Signature] = {
 """There once, as `distkv_<name>`."""
 
 EXCHANGE: dict[str, Signature] = {
-    "exchange": (c_int, (POINTER(ExchangeCall),)),
+    "exchange": (c_int, (POINTER(ExchangeCall), c_int64, c_void_p, c_void_p)),
     "serve": (c_int, (POINTER(ServeCall),)),
     "gate_shut": (c_int, (c_void_p,)),
     "serve_time_new": (c_void_p, ()),

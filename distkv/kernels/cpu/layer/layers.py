@@ -12,15 +12,17 @@ from distkv.kernels.attention.attention_metadata import AttentionMetadata
 from distkv.kernels.cpu.calls.functions import DTYPES, LayerParts, LayersCall
 from distkv.kernels.cpu.calls.library import Native
 from distkv.kernels.cpu.calls.sequences import sequences_of
+from distkv.kernels.cpu.exchange import NativeExchange
 from distkv.kernels.cpu.layer.layer_tail import NativeLayerTail, part_of
+from distkv.kernels.exchange import Exchange
 from distkv.kernels.layer.fused_qkv import FusedQkv
-from distkv.kernels.layer.layers import LocalLayer
+from distkv.kernels.layer.layers import Layer, Passed
 
 
 class NativeLayers:
-    """See LocalLayers and native/layers.h. scale: of attention scores."""
+    """See Layers and native/layers.h. scale: of attention scores."""
 
-    def __init__(self, native: Native, layers: Sequence[LocalLayer], scale: float) -> None:
+    def __init__(self, native: Native, layers: Sequence[Layer], scale: float) -> None:
         self._run, self._kept = native.layers, layers
         self._parts = (LayerParts * len(layers))(*map(_parts_of, layers))
         kv = layers[0].kv
@@ -38,14 +40,41 @@ class NativeLayers:
         )
 
     @staticmethod
-    def can_run(layers: Sequence[LocalLayer]) -> bool:
+    def can_run(layers: Sequence[Layer]) -> bool:
         """Whether all weights are the native library's."""
         return all(NativeLayerTail.can_run(layer.tail) for layer in layers)
 
     def __call__(
         self, x: Tensor, qkv: FusedQkv, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, wanted: Tensor
     ) -> Tensor:
-        """See LocalLayers."""
+        """See Layers."""
+        call, out = self._call_of(x, qkv, metadata, slots, offsets, wanted)
+        self._called(call)
+        return out
+
+    def exchanging(
+        self,
+        x: Tensor,
+        qkv: FusedQkv,
+        metadata: AttentionMetadata,
+        slots: Tensor,
+        offsets: Tensor,
+        wanted: Tensor,
+        exchange: Exchange,
+    ) -> Passed:
+        """See Layers."""
+        assert isinstance(exchange, NativeExchange)
+        call, out = self._call_of(x, qkv, metadata, slots, offsets, wanted)
+        exchange.have_done(call)
+        is_done = self._called(call) == 0
+        last = call.num_layers - 1 if is_done else call.stopped_at
+        came_to = [exchange.exchanged(layer, is_done=is_done or layer < last) for layer in range(last + 1)]
+        return Passed(out if is_done else None, came_to)
+
+    def _call_of(
+        self, x: Tensor, qkv: FusedQkv, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, wanted: Tensor
+    ) -> tuple[LayersCall, Tensor]:
+        """And where its results go. Good as long as what it was given."""
         call = LayersCall.from_buffer_copy(self._call)
         seqs = sequences_of(metadata)
         out = torch.empty(len(wanted), x.shape[1], dtype=x.dtype)
@@ -55,12 +84,16 @@ class NativeLayers:
         call.wanted, call.seqs = wanted.data_ptr(), seqs.address
         call.num_rows, call.num_wanted, call.num_seqs = len(x), len(wanted), seqs.count
         call.heads = qkv.num_heads
-        if self._run(ctypes.byref(call)):
+        return call, out
+
+    def _called(self, call: LayersCall) -> int:
+        found = int(self._run(ctypes.byref(call)))
+        if found == 1:
             raise MemoryError("the layers found no memory for their activations")
-        return out
+        return found
 
 
-def _parts_of(layer: LocalLayer) -> LayerParts:
+def _parts_of(layer: Layer) -> LayerParts:
     weights = layer.tail
     return LayerParts(
         o=part_of(weights.o),

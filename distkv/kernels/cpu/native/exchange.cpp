@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 
 #include "abi.h"
@@ -15,17 +16,31 @@ typedef int (*Attend)(const void* call);
 typedef void (*Merge)(const float* const* outs, const float* const* lses, int count, int64_t rows, int dim, float* out,
                       float* lse);
 
-// What one creditor is sent, and what comes back. frame: how the frame of its queries begins. expected: how that of its
-// partials does, which goes to `head`. status, received: see FrameStatus. Times are seconds on the monotonic clock.
+// How a frame begins.
+struct Beginning {
+    const char* bytes;
+    int64_t size;
+};
+
+// Of one layer: when its queries were sent, and when its partials were waited for. Seconds on the monotonic clock.
+struct PeerTimes {
+    double asked_s, sent_s, waits_s, answered_s;
+};
+
+// What one creditor is sent, and what comes back. frames, expected: how the frames of queries and those of partials
+// begin, by layer; what has come of the latter goes to `head`. rows: those of the queries that it is sent, by way of
+// `picked`; null where they follow each other from first_row on. status, received: see FrameStatus. times: by layer.
 // wide: where the `num_halves` numbers of bfloat16 that partials begin with go as float32, null where they are that.
 struct Peer {
     int32_t fd;
     int32_t status;
-    const char *frame, *queries, *expected;
-    char *head, *partials;
+    const Beginning *frames, *expected;
+    PeerTimes* times;
+    const int64_t* rows;
+    char *picked, *head, *partials;
     float* wide;
-    int64_t frame_bytes, query_bytes, expected_bytes, partial_bytes, received, num_halves;
-    double patience_s, asked_s, sent_s, waits_s, answered_s;
+    int64_t first_row, num_rows, partial_bytes, received, num_halves;
+    double patience_s, last_wait_s;
 };
 
 // Rows × heads that follow each other, of `count` partials, those at `first` and behind it in `outs` and `lses`.
@@ -34,27 +49,42 @@ struct MergeRun {
     float *out, *lse;
 };
 
-// turn_s: what a creditor gets at least to hand over what it may have answered while another one was waited for.
+// When all queries were sent, own keys attended to, all partials there, and all merged.
+struct LayerTimes {
+    double sent_s, attended_s, collected_s, merged_s;
+};
+
+// times: by layer. turn_s: what a creditor gets at least to hand over what it may have answered while another one was
+// waited for.
 struct ExchangeCall {
     Attend attend;
-    const void* attend_call;
     Merge merge;
     const MergeRun* runs;
     const float* const* outs;
     const float* const* lses;
     Peer* peers;
-    int64_t num_runs, num_peers;
+    LayerTimes* times;
+    int64_t num_runs, num_peers, row_bytes;
     int32_t dim;
-    int32_t failed;  // of all peers, how many
-    double turn_s, sent_s, attended_s, collected_s, merged_s;
+    double turn_s;
 };
 
-FrameStatus ask(Peer& peer) {
-    peer.asked_s = monotonic_s();
-    iovec parts[2] = {{const_cast<char*>(peer.frame), static_cast<size_t>(peer.frame_bytes)},
-                      {const_cast<char*>(peer.queries), static_cast<size_t>(peer.query_bytes)}};
+const char* queries_of(const Peer& peer, const char* q, int64_t row_bytes) {
+    if (!peer.rows) return q + peer.first_row * row_bytes;
+    for (int64_t i = 0; i < peer.num_rows; ++i) {
+        std::memcpy(peer.picked + i * row_bytes, q + peer.rows[i] * row_bytes, row_bytes);
+    }
+    return peer.picked;
+}
+
+FrameStatus ask(const Peer& peer, int64_t layer, const char* q, int64_t row_bytes) {
+    PeerTimes& times = peer.times[layer];
+    times.asked_s = monotonic_s();
+    const char* const queries = queries_of(peer, q, row_bytes);
+    iovec parts[2] = {{const_cast<char*>(peer.frames[layer].bytes), static_cast<size_t>(peer.frames[layer].size)},
+                      {const_cast<char*>(queries), static_cast<size_t>(peer.num_rows * row_bytes)}};
     const FrameStatus status = send_all(peer.fd, parts, 2, peer.patience_s);
-    peer.sent_s = monotonic_s();
+    times.sent_s = monotonic_s();
     return status;
 }
 
@@ -63,16 +93,17 @@ FrameStatus ask(Peer& peer) {
 constexpr double LOOKS_S = 50e-6;
 
 // since_s: when waiting for all of them began.
-FrameStatus collect(Peer& peer, double since_s, double turn_s) {
-    const double before_s = peer.answered_s - peer.waits_s;
-    peer.waits_s = monotonic_s();
-    const double patience_s =
-        std::min(peer.patience_s, std::max(turn_s, since_s + peer.patience_s - peer.waits_s));
-    const FrameStatus status =
-        receive_frame(peer.fd, peer.expected, peer.expected_bytes, peer.head, peer.partials, peer.partial_bytes,
-                      peer.waits_s + patience_s, before_s < 2 * LOOKS_S ? peer.waits_s + LOOKS_S : 0, peer.received);
+FrameStatus collect(Peer& peer, int64_t layer, double since_s, double turn_s) {
+    PeerTimes& times = peer.times[layer];
+    times.waits_s = monotonic_s();
+    const double patience_s = std::min(peer.patience_s, std::max(turn_s, since_s + peer.patience_s - times.waits_s));
+    const Beginning& expected = peer.expected[layer];
+    const double looks_until_s = peer.last_wait_s < 2 * LOOKS_S ? times.waits_s + LOOKS_S : 0;
+    const FrameStatus status = receive_frame(peer.fd, expected.bytes, expected.size, peer.head, peer.partials,
+                                             peer.partial_bytes, times.waits_s + patience_s, looks_until_s, peer.received);
     if (status == FRAME_OK && peer.wide) widen(peer.partials, peer.wide, peer.num_halves);
-    peer.answered_s = monotonic_s();
+    times.answered_s = monotonic_s();
+    peer.last_wait_s = times.answered_s - times.waits_s;
     return status;
 }
 
@@ -129,31 +160,33 @@ constexpr int32_t SERVE_SHUT = 5, SERVE_STUCK = 6, SERVE_NO_MEMORY = 7;
 
 }  // namespace
 
-// Send queries, attend to own keys, collect partials, merge. Returns 0, or 1 when attention found no memory; nothing is
-// merged then, nor when a peer failed: each has its status.
-DISTKV_EXPORT int distkv_exchange(ExchangeCall* call) {
-    call->failed = 0;
+// One layer: send queries, attend to own keys, collect partials, merge. q: of all rows. Returns 0; 1 when attention found
+// no memory; 2 when a peer failed, each of which has its status. Only after 0 anything is merged.
+DISTKV_EXPORT int distkv_exchange(ExchangeCall* call, int64_t layer, const void* q, const void* attend_call) {
+    LayerTimes& times = call->times[layer];
     for (int64_t i = 0; i < call->num_peers; ++i) {
         Peer& peer = call->peers[i];
-        peer.status = ask(peer);
+        peer.status = ask(peer, layer, static_cast<const char*>(q), call->row_bytes);
     }
-    call->sent_s = monotonic_s();
-    const int out_of_memory = call->attend(call->attend_call);
-    call->attended_s = monotonic_s();
+    times.sent_s = monotonic_s();
+    const int out_of_memory = call->attend(attend_call);
+    times.attended_s = monotonic_s();
+    bool has_failed = false;
     for (int64_t i = 0; i < call->num_peers; ++i) {
         Peer& peer = call->peers[i];
         peer.received = 0;
-        if (peer.status == FRAME_OK) peer.status = collect(peer, call->attended_s, call->turn_s);
-        call->failed += peer.status != FRAME_OK;
+        if (peer.status == FRAME_OK) peer.status = collect(peer, layer, times.attended_s, call->turn_s);
+        has_failed |= peer.status != FRAME_OK;
     }
-    call->collected_s = call->merged_s = monotonic_s();
-    if (out_of_memory || call->failed) return out_of_memory;
+    times.collected_s = times.merged_s = monotonic_s();
+    if (out_of_memory) return 1;
+    if (has_failed) return 2;
     for (int64_t i = 0; i < call->num_runs; ++i) {
         const MergeRun& run = call->runs[i];
         call->merge(call->outs + run.first, call->lses + run.first, static_cast<int>(run.count), run.rows, call->dim,
                     run.out, run.lse);
     }
-    call->merged_s = monotonic_s();
+    times.merged_s = monotonic_s();
     return 0;
 }
 

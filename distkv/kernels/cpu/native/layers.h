@@ -1,4 +1,4 @@
-// All layers of a decoder over keys that all lie here, in one call, without Python code from layer to layer.
+// All layers of a decoder in one call, without Python code from layer to layer, also where keys lie elsewhere.
 
 #pragma once
 
@@ -23,16 +23,25 @@ struct LayerParts {
     int64_t window;
 };
 
+// Attention of a layer to all keys: see exchange.cpp, which is compiled once for all levels.
+typedef int (*Exchange)(void* call, int64_t layer, const void* q, const void* attend_call);
+
 // x: [num_rows, hidden]. found: [num_rows, (heads + 2 · kv_heads) · dim], the first layer's projections. Both are
 // overwritten. wanted: rows, num_wanted of them, whose hidden states go to out [num_wanted, hidden] after the last norm.
-// seqs: of all rows, in order. The rest as in StoreCall and AttendCall.
+// seqs: of all rows, in order. exchange: null where all keys lie here; else what attends, by exchange_call, for which own
+// keys are attended to into local and local_lse, and the result is `merged`; stopped_at: the layer in which it failed.
+// The rest as in StoreCall and AttendCall.
 struct LayersCall {
     const LayerParts* layers;
     void *x, *found, *out;
     const void *cos, *sin;
     const int64_t *positions, *slots, *offsets, *wanted;
     const AttendSeq* seqs;
-    int64_t num_layers, num_rows, num_wanted, num_seqs, slot_bytes;
+    Exchange exchange;
+    void* exchange_call;
+    float *local, *local_lse;
+    const float* merged;
+    int64_t num_layers, num_rows, num_wanted, num_seqs, slot_bytes, stopped_at;
     int32_t type, pair, heads, kv_heads, dim, block_tokens;
     float scale, eps;
 };
@@ -44,9 +53,10 @@ class Layers {
     typedef typename S::Stored Stored;
 
   public:
-    explicit Layers(const LayersCall& call) : call_(call) {}
+    explicit Layers(LayersCall& call) : call_(call) {}
 
-    void run() {
+    // False where an exchange failed: x is then what came before the tail of that layer.
+    bool run() {
         const int64_t numbers = call_.num_rows * width(), wanted = call_.num_wanted * (width() + hidden());
         attended_rows.begin(2 * numbers + call_.num_rows * call_.heads + wanted);
         q_ = attended_rows.floats(numbers);
@@ -55,17 +65,22 @@ class Layers {
         for (int64_t layer = 0; layer < call_.num_layers; ++layer) {
             const LayerParts& parts = call_.layers[layer];
             store(parts);
-            attend(parts);
+            if (!attend(parts, layer)) {
+                call_.stopped_at = layer;
+                return false;
+            }
+            const float* const attended = call_.exchange ? call_.merged : attended_;
             if (layer + 1 < call_.num_layers) {
-                tail(parts, attended_, call_.x, call_.found, call_.num_rows);
+                tail(parts, attended, call_.x, call_.found, call_.num_rows);
             } else {
-                float* const attended = attended_rows.floats(call_.num_wanted * width());
+                float* const picked = attended_rows.floats(call_.num_wanted * width());
                 void* const x = attended_rows.floats(call_.num_wanted * hidden());
-                pick(attended_, width() * sizeof(float), attended);
+                pick(attended, width() * sizeof(float), picked);
                 pick(call_.x, hidden() * sizeof(Stored), x);
-                tail(parts, attended, x, call_.out, call_.num_wanted);
+                tail(parts, picked, x, call_.out, call_.num_wanted);
             }
         }
+        return true;
     }
 
   private:
@@ -79,11 +94,19 @@ class Layers {
                        call_.kv_heads, call_.dim, call_.block_tokens, call_.eps});
     }
 
-    void attend(const LayerParts& parts) const {
-        const AttendCall attend{q_, call_.positions, parts.k, parts.v, nullptr, attended_, lse_, call_.seqs, width(),
-                                call_.slot_bytes, parts.window, call_.num_seqs, call_.type, call_.type, call_.pair,
-                                call_.heads, call_.kv_heads, call_.dim, call_.block_tokens, 0, call_.scale};
-        Plan<S>(attend).run();
+    bool attend(const LayerParts& parts, int64_t layer) const {
+        const bool is_local = call_.exchange == nullptr;
+        const AttendCall attend{q_, call_.positions, parts.k, parts.v, nullptr, is_local ? attended_ : call_.local,
+                                is_local ? lse_ : call_.local_lse, call_.seqs, width(), call_.slot_bytes, parts.window,
+                                call_.num_seqs, call_.type, call_.type, call_.pair, call_.heads, call_.kv_heads,
+                                call_.dim, call_.block_tokens, 0, call_.scale};
+        if (is_local) {
+            Plan<S>(attend).run();
+            return true;
+        }
+        const int found = call_.exchange(call_.exchange_call, layer, q_, &attend);
+        if (found == 1) throw std::bad_alloc();
+        return found == 0;
     }
 
     void tail(const LayerParts& parts, const float* attended, void* x, void* out, int64_t rows) const {
@@ -99,18 +122,19 @@ class Layers {
         }
     }
 
-    const LayersCall& call_;
+    LayersCall& call_;
     void* q_ = nullptr;
     float *attended_ = nullptr, *lse_ = nullptr;
 };
 
 }  // namespace
 
-// Returns 0, or 1 when there was no memory.
-DISTKV_API(int, layers)(const LayersCall* call) {
+// Returns 0, 1 when there was no memory, or 2 when an exchange failed.
+DISTKV_API(int, layers)(LayersCall* call) {
     try {
-        of_dtype(call->type, [&](auto storage) { Layers<decltype(storage)>(*call).run(); });
-        return 0;
+        bool is_done = false;
+        of_dtype(call->type, [&](auto storage) { is_done = Layers<decltype(storage)>(*call).run(); });
+        return is_done ? 0 : 2;
     } catch (const std::bad_alloc&) {
         return 1;
     }

@@ -1,4 +1,5 @@
-"""Steps with keys elsewhere over real sockets, where debtor and creditor compute each layer in one native call."""
+"""Steps with keys elsewhere over real sockets, where the debtor computes all layers in one native call, or each where
+linear layers are not the native library's, and the creditor each."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from distkv.engine.step.runner import StepRunner
 from distkv.errors import DistKVError, LinkClosed
 from distkv.kernels import empty_partial
 from distkv.kernels.cpu.calls.library import installed
+from distkv.kernels.cpu.exchange import NativeExchange
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.types import Transport
 from distkv.wire.links import PoolMemory, TensorLink, listen
@@ -143,16 +145,23 @@ def attends(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_the_token_of_one_instance(
-    engine: Engine, creditors: Creditors, path: Path, attends: Counted, transport: Transport
+    engine: Engine,
+    creditors: Creditors,
+    path: Path,
+    attends: Counted,
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lent = Lent(engine)
     creditors.add("x")
     creditors.add("y")
     attends.count = 0
     runner = creditors.runner(transport)
+    exchanges = Counted(NativeExchange.__call__)
+    monkeypatch.setattr(NativeExchange, "__call__", lambda *given: exchanges(*given))
     (result,) = run(runner, lent.step())
     assert (result.status, result.token) == ("ok", lent.expected(path))
-    assert attends.count == 0, "neither side came back to Python for a layer"
+    assert (attends.count, exchanges.count) == (0, 0), "neither side came back to Python for a layer"
     assert runner.counters.attend_wait_s > 0
 
 
@@ -192,11 +201,21 @@ def by_frames(engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPa
         return run(creditors.runner(), *seqs)
 
 
+def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """As where linear layers are not the native library's; calls of an exchange from Python."""
+    exchanges = Counted(NativeExchange.__call__)
+    monkeypatch.setattr(NativeBackend, "layers_of", lambda *_: None)
+    monkeypatch.setattr(NativeExchange, "__call__", lambda *given: exchanges(*given))
+    return exchanges
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["all layers", "each layer"])
 @pytest.mark.parametrize(("start", "end"), [(48, 50), (49, 50), (40, 50)])
 def test_any_batch_gives_what_it_gives_frame_by_frame(
-    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, start: int, end: int
+    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, start: int, end: int, is_whole: bool
 ) -> None:
     """Sequences with keys at both creditors beside one that has all of them here."""
+    exchanges = None if is_whole else layer_by_layer(monkeypatch)
     lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
     table = engine.table(20)
     ids = lents[0].ids[:20]
@@ -212,6 +231,7 @@ def test_any_batch_gives_what_it_gives_frame_by_frame(
     found = run(creditors.runner(), *seqs)
     assert found == expected
     assert [one.status for one in found] == ["ok"] * 3
+    assert exchanges is None or exchanges.count == engine.model.config.num_layers
 
 
 def test_steps_with_the_same_entries_share_what_serves_them(
@@ -278,9 +298,14 @@ def assert_waited(event: threading.Event) -> None:
 
 
 def answer_empty(
-    engine: Engine, link: TensorLink, before: Callable[[Attend], Any], stale: tuple[int, ...] = ()
+    engine: Engine,
+    link: TensorLink,
+    before: Callable[[Attend], Any],
+    stale: tuple[int, ...] = (),
+    stale_from: int = 1,
 ) -> None:
-    """Serve one plan with empty partials; `before` is called with each layer's queries."""
+    """Serve one plan with empty partials; `before` is called with each layer's queries. stale: entries that are, from
+    this layer on."""
     heads = engine.model.heads
     plan, _ = link.recv(DEADLINE_S)
     assert isinstance(plan, AttendPlan)
@@ -290,7 +315,7 @@ def answer_empty(
         attend, _ = link.recv(DEADLINE_S)
         assert isinstance(attend, Attend)
         before(attend)
-        answer = Partials(step_id=plan.step_id, layer=attend.layer, stale=stale if attend.layer else ())
+        answer = Partials(step_id=plan.step_id, layer=attend.layer, stale=stale if attend.layer >= stale_from else ())
         link.send(answer, body_of(out), body_of(lse))
 
 
@@ -311,6 +336,25 @@ def test_partials_that_are_stale_lose_their_sequence_alone(engine: Engine, credi
     creditors.add("y")
     kept, lost = run(creditors.runner(), lents[0].step(), lents[1].step())
     assert (kept.status, lost.status, lost.lost) == ("ok", "lost", ("x",))
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["all layers", "each layer"])
+@pytest.mark.parametrize("layer", ["first", "last"])
+def test_a_step_goes_on_from_a_layer_that_came_to_something_else(
+    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, layer: str, is_whole: bool
+) -> None:
+    """What such a layer and those behind it come to is what they come to frame by frame."""
+    if not is_whole:
+        layer_by_layer(monkeypatch)
+    lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
+    stale_from = 0 if layer == "first" else engine.model.config.num_layers - 1
+    creditors.add("x", lambda link: answer_empty(engine, link, lambda _: None, stale=(1,), stale_from=stale_from))
+    creditors.add("y")
+    steps = [lent.step(48, 50, sample=SAMPLE) for lent in lents]
+    expected = by_frames(engine, creditors, monkeypatch, *steps)
+    found = run(creditors.runner(), *steps)
+    assert [one.status for one in found] == ["ok", "lost"]
+    assert found == expected and found[0].logprobs is not None
 
 
 def test_partials_of_another_layer_end_the_link(engine: Engine, creditors: Creditors) -> None:

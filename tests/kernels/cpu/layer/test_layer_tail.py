@@ -13,7 +13,7 @@ from distkv.kernels.cpu.layer.layers import NativeLayers
 from distkv.kernels.cpu.layer.linear import NativeLinear
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.kernels.layer.layer_tail import LayerTailWeights, StepwiseLayerTail
-from distkv.kernels.layer.layers import LocalLayer
+from distkv.kernels.layer.layers import Layer
 from distkv.kernels.layer.linear import TorchLinear
 from distkv.kernels.layer.ops import TorchOps
 from distkv.types import CpuKernels
@@ -78,7 +78,7 @@ def test_without_the_library_it_goes_step_by_step() -> None:
     assert isinstance(backend_of(choice).layer_tail(weights), StepwiseLayerTail)
 
 
-def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[LocalLayer]:
+def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[Layer]:
     backend = NativeBackend(choice.native) if choice.native is not None else None
     assert backend is not None
     layers = []
@@ -86,13 +86,13 @@ def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[LocalLay
         k, v = (random(SLOTS, KV_HEADS, BLOCK, DIM, dtype=dtype, seed=90 + 2 * index + half) for half in (0, 1))
         norms = tuple(random(DIM, dtype=dtype, seed=80 + index + half) if norm else None for half in (0, 1))
         weights = weights_of(choice, dtype, last=index == 2, biased=norm, seed=10 * index)
-        layers.append(LocalLayer(*norms, layer_of(backend, k, v), window, weights))
+        layers.append(Layer(*norms, layer_of(backend, k, v), window, weights))
     return layers
 
 
 def step_by_step(
     backend: NativeBackend,
-    layers: list[LocalLayer],
+    layers: list[Layer],
     x: Tensor,
     qkv: FusedQkv,
     metadata: AttentionMetadata,
@@ -131,7 +131,7 @@ def test_all_layers_in_one_call_are_the_same_as_each_by_itself(
         qkv = FusedQkv(found, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), eps=EPS)
         if whole:
             wanted = torch.tensor([4, 5])
-            run = backend.local_layers(layers, 0.3)
+            run = backend.layers_of(layers, 0.3)
             assert isinstance(run, NativeLayers)
             results.append(run(x, qkv, metadata, places // BLOCK, places % BLOCK, wanted))
         else:
@@ -149,5 +149,5 @@ def test_weights_of_others_are_not_its_business() -> None:
     layers = stack_of(choice, torch.float32, norm=False)
     plain = weights_of(choose(TORCH), torch.float32, last=True, biased=False)
     backend = backend_of(choice)
-    assert backend.local_layers([*layers[:2], LocalLayer(None, None, layers[2].kv, None, plain)], 0.3) is None
+    assert backend.layers_of([*layers[:2], Layer(None, None, layers[2].kv, None, plain)], 0.3) is None
     assert isinstance(backend.layer_tail(plain), StepwiseLayerTail)
