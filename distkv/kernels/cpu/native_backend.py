@@ -17,6 +17,7 @@ from distkv.kernels.cpu.calls.functions import DTYPES, AttendCall, StoreCall
 from distkv.kernels.cpu.calls.library import Native
 from distkv.kernels.cpu.calls.sequences import sequences_of
 from distkv.kernels.cpu.exchange import NativeExchanges
+from distkv.kernels.cpu.huge_pages import HugePages
 from distkv.kernels.cpu.layer.layer_tail import NativeLayerTail
 from distkv.kernels.cpu.layer.layers import NativeLayers
 from distkv.kernels.cpu.layer.linear import NativeLinear, OneDnnLinear, linear_kind
@@ -35,6 +36,7 @@ class NativeBackend(Backend):
     def __init__(self, native: Native) -> None:
         self.name, self._native = native.level, native
         self.ops = NativeOps(native)
+        self._weights = HugePages()
         self._attend, self._merge, self._store = native.attend, native.merge, native.store
 
     def attend(
@@ -127,7 +129,7 @@ class NativeBackend(Backend):
         """See Backend."""
         if linear_kind(self.name, weight.dtype) == "onednn":
             return OneDnnLinear(weight, bias)
-        return NativeLinear(self._native, weight, bias)
+        return NativeLinear(self._native, weight, bias, self._weights)
 
     def linear_name(self, dtype: torch.dtype) -> str:
         """See Backend."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distkv.kernels import AttentionMetadata, Backend, BlockTable, PanelKv, Partial
 from distkv.kernels.cpu.calls.library import Native
+from distkv.kernels.cpu.huge_pages import HugePages
 
 BLOCK_TOKENS = 16
 RANDOM_BYTES = 1 << 26
@@ -88,8 +89,8 @@ def merging(backend: Backend, shape: Shape, count: int) -> Callable[[], Partial]
 
 
 def streaming(native: Native | None) -> Callable[[], object]:
-    """Reading STREAM_BYTES once, with the threads that compute."""
-    data = torch.zeros(STREAM_BYTES // 4)
+    """Reading STREAM_BYTES once, in huge pages as weights, with the threads that compute."""
+    data = HugePages().take(STREAM_BYTES).view(torch.float32).zero_()  # written, or there would be no pages
     return data.sum if native is None else partial(_stream, native, data)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distkv.kernels.cpu.calls.functions import DTYPES, LinearPart
 from distkv.kernels.cpu.calls.library import Native
+from distkv.kernels.cpu.huge_pages import HugePages
 
 LinearKind = Literal["native", "onednn"]
 
@@ -57,12 +58,13 @@ class OneDnnLinear:
 class NativeLinear:
     """A Linear of the native library, over panels of 32 outputs; see native/linear.h. float32, bfloat16 or float16."""
 
-    def __init__(self, native: Native, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, native: Native, weight: Tensor, bias: Tensor | None, memory: HugePages) -> None:
+        """memory: for the packed weights. Raises MemoryError."""
         weight = weight.contiguous()
         self._out, self._in = weight.shape
         self._dtype, self._dtype_code = weight.dtype, DTYPES[weight.dtype]
         lines = -(-self._in * weight.element_size() // 4)
-        self._packed = torch.empty(-(-self._out // _LANES) * lines * _LINE_BYTES, dtype=torch.uint8)
+        self._packed = memory.take(-(-self._out // _LANES) * lines * _LINE_BYTES)
         self._bias = None if bias is None else bias.contiguous()
         self._packed_at = self._packed.data_ptr()
         self._bias_at = None if self._bias is None else self._bias.data_ptr()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv
 from distkv.kernels.cpu.dispatch import TORCH, Choice, available, backend_of, choose
+from distkv.kernels.cpu.huge_pages import HugePages
 from distkv.kernels.cpu.layer.layer_tail import NativeLayerTail
 from distkv.kernels.cpu.layer.layers import NativeLayers
 from distkv.kernels.cpu.layer.linear import NativeLinear
@@ -30,7 +31,11 @@ def weights_of(choice: Choice, dtype: torch.dtype, *, last: bool, biased: bool, 
     def linear(out: int, width: int, part: int) -> NativeLinear | TorchLinear:
         weight = random(out, width, dtype=torch.float32, seed=seed + part).div(width**0.5).to(dtype)
         bias = random(out, dtype=dtype, seed=seed + part + 50) if biased else None
-        return TorchLinear(weight, bias) if choice.native is None else NativeLinear(choice.native, weight, bias)
+        return (
+            TorchLinear(weight, bias)
+            if choice.native is None
+            else NativeLinear(choice.native, weight, bias, HugePages())
+        )
 
     return LayerTailWeights(
         o=linear(HIDDEN, HEADS * DIM, 1),
