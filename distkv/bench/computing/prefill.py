@@ -21,7 +21,7 @@ from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.contenders import ask_cluster
+from distkv.bench.harness.contenders import first_token_s
 from distkv.bench.harness.cores import two_cores
 from distkv.bench.harness.lists import names_of, sizes_of
 from distkv.bench.harness.machine import machine_facts, versions_of
@@ -227,7 +227,7 @@ def _first_tokens(say: Say, size: Size, links: Sequence[str], rounds: int) -> Sa
 
 
 def _first(cluster: LocalCluster, prompt: Sequence[int], case: str) -> Mapping[str, float]:
-    return {case: ask_cluster(cluster, prompt, 2).first_s}
+    return {case: first_token_s(cluster, prompt)}
 
 
 def _within(case: str, variants: Mapping[str, list[float]], fetched: float) -> Goal:

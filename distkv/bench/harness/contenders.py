@@ -38,6 +38,11 @@ class Timing(msgspec.Struct, frozen=True):
         return (len(self.token_ids) - self.first_tokens) / self.rest_s
 
 
+def first_token_s(cluster: LocalCluster, prompt: Sequence[int]) -> float:
+    """Seconds until the first token, end to end, as of `ask_cluster`."""
+    return _asked(cluster, prompt, 1).first_s
+
+
 def ask_cluster(cluster: LocalCluster, prompt: Sequence[int], max_tokens: int) -> Timing:
     """End to end, as a user of the Python client sees it: control messages and streaming included.
 

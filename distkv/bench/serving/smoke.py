@@ -56,7 +56,7 @@ class Size(msgspec.Struct, frozen=True):
 
 
 FULL = Size(512, 8, 8, 4, 8192, prompt_tokens=1024, pool_tokens=1024, max_tokens=64, rounds=7)
-QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=256, max_tokens=16, rounds=2)
+QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=512, max_tokens=128, rounds=2)
 
 
 class Comparison:

@@ -12,7 +12,6 @@ import torch
 
 from distkv.bench.computing import prefill
 from distkv.bench.harness.alternate import Samples
-from distkv.bench.harness.contenders import Timing
 from distkv.errors import ConfigError
 from distkv.types import PrefillKv
 from distkv.wire.profile_file import ProfileFile, save_profile
@@ -37,13 +36,13 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: 
     asked: list[tuple[int, int, PrefillKv]] = []
     if clusters == "pretended":
 
-        def first_token(cluster: Cluster, prompt: Sequence[int], max_tokens: int) -> Timing:
+        def first_token(cluster: Cluster, prompt: Sequence[int]) -> float:
             assert len(prompt) == 384
             asked.append(cluster.settings)
-            return Timing(0.5, 0.1, len(prompt), (1, 2))
+            return 0.5
 
         monkeypatch.setattr(prefill, "LocalCluster", Cluster)
-        monkeypatch.setattr(prefill, "ask_cluster", first_token)
+        monkeypatch.setattr(prefill, "first_token_s", first_token)
     file, picture = tmp_path / "prefill.json", tmp_path / "prefill.png"
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     try:

@@ -12,8 +12,8 @@ import pytest
 CASES = {
     "prefill of 256 tokens": ({"distkv", "transformers"}, "tokens/s"),
     "decode after 256 tokens": ({"distkv", "transformers"}, "tokens/s"),
-    "time to first of 640 tokens": ({"3 x 256 tokens", "1 x 768 tokens"}, "s"),
-    "decode after 640 tokens": ({"3 x 256 tokens", "1 x 768 tokens"}, "tokens/s"),
+    "time to first of 1,280 tokens": ({"3 x 512 tokens", "1 x 1,536 tokens"}, "s"),
+    "decode after 1,280 tokens": ({"3 x 512 tokens", "1 x 1,536 tokens"}, "tokens/s"),
 }
 
 
