@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -117,6 +118,7 @@ class Driver:
         self._clients: dict[str, AsyncClient] = {}
         self._stack = AsyncExitStack()
         self._count = 0
+        self._frozen: Counter[int] = Counter()
 
     async def client(self, at: str | None = None) -> AsyncClient:
         """The client of the gManager, or of one instance."""
@@ -186,13 +188,24 @@ class Driver:
         meanwhile. The block must be short: an instance ends whose worker does not answer for 10 s."""
         workers = [worker_pid(self.instance(name)) for name in instance_ids]
         for pid in workers:
+            self._frozen[pid] += 1
             os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
             for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+                self._frozen[pid] -= 1
+                if not self._frozen[pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+
+    @asynccontextmanager
+    async def frozen_at(self, run: Running, count: int, *instance_ids: str) -> AsyncIterator[None]:
+        """As `frozen`, from when a request has so many tokens, and not many more however fast this machine is."""
+        async with self.slowed(*instance_ids):
+            await run.reached(count)
+            async with self.frozen(*instance_ids):
+                yield
 
     @asynccontextmanager
     async def slowed(self, *instance_ids: str) -> AsyncIterator[None]:

@@ -20,8 +20,7 @@ async def test_a_loan_a_cancel_a_death_and_two_lives_are_decided_once_more(start
     async with driving(cluster) as driver:
         stopped = await driver.start(SECRET * 5, 200, at="i1", stop=("e", "a", " "))
         long = await driver.start(prompt_ids(900, seed=1), 60, at="i0")
-        await long.reached(5)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(long, 5, "i0"):
             creditor = await driver.creditor(long)
         cancelled = await driver.start(prompt_ids(40, seed=2), 400, at="i0", temperature=1.0)
         await cancelled.reached(2)

@@ -96,8 +96,7 @@ async def member(driver: Driver, instance_id: str) -> Member:
 async def running_on_two(driver: Driver, traces: list[Path]) -> tuple[Running, Known]:
     """A request whose debtor is i0, with rBlocks at another instance, in the middle of its decoding."""
     run = await driver.start(prompt_ids(PROMPT_TOKENS, seed=9), MAX_TOKENS, at="i0")
-    await run.reached(3)
-    async with driver.frozen("i0"):
+    async with driver.frozen_at(run, 3, "i0"):
         for status in (await driver.statuses()).values():
             names_ = [r.request_id for r in status.requests if r.request_id.partition("~")[0] == run.request_id]
             if names_:

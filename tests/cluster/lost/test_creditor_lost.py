@@ -53,8 +53,7 @@ async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[In
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(1200, seed=3), MAX_TOKENS, at="i0")
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
-        await run.reached(10)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(run, 10, "i0"):
             victim = await driver.creditor(run)
             spans = await driver.spans(run)
         assert len(spans) >= 3
@@ -90,8 +89,7 @@ async def test_two_creditors_lost_one_after_the_other(four, expect):
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(600, seed=5), 320, at="i0")
         for reached in (10, 20):
-            await run.reached(reached)
-            async with driver.frozen("i0"):
+            async with driver.frozen_at(run, reached, "i0"):
                 victim = await driver.creditor(run)
             driver.instance(victim).kill()
         expect(run.prompt, await run.finished(), 320)

@@ -61,10 +61,9 @@ async def test_sigterm_of_an_owner_lets_its_requests_finish(four, expect):
 async def test_sigterm_of_a_creditor_moves_what_it_holds(four, expect):
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(900, seed=1), 500, at="i0")
-        await run.reached(3)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(run, 3, "i0"):
             creditor = await driver.creditor(run)
-        before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
+            before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
         async with driver.slowed("i0"):
             os.kill(driver.instance(creditor).pid, signal.SIGTERM)
             assert await exit_of(driver.instance(creditor)) == 0

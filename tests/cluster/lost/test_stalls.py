@@ -46,8 +46,7 @@ async def test_a_stalled_gmanager_costs_no_token(three, expect):
                 prompt = prompt_ids(700, seed=1)
                 expect(prompt, await driver.generate(prompt, 100, at="i0"), 100)
             run = await driver.start(prompt_ids(700, seed=2), 700, at="i0")
-            await run.reached(20)
-            async with driver.frozen("i0"):
+            async with driver.frozen_at(run, 20, "i0"):
                 assert await driver.creditor(run)
         await eventually(lambda: all_ready(driver), 30, "the gManager calls all ready again")
         expect(run.prompt, await run.finished(), 700)
@@ -60,8 +59,7 @@ async def test_a_stalled_owner_or_creditor_ends_no_request(four, expect):
     async with driving(four) as driver:
         for index, name in enumerate(("i0", "a creditor")):
             run = await driver.start(prompt_ids(1000, seed=index), 400, at="i0")
-            await run.reached(5)
-            async with driver.frozen("i0"):
+            async with driver.frozen_at(run, 5, "i0"):
                 who = await driver.creditor(run) if name == "a creditor" else name
             async with stalled(lambda signum, who=who: signal_instance(driver.instance(who), signum)):
                 pass

@@ -21,8 +21,7 @@ async def test_three_times_512_tokens_serve_1400_and_64(three, expect):
     prompt = prompt_ids(1400)
     async with driving(three) as driver:
         run = await driver.start(prompt, 64)
-        await run.reached(2)
-        async with driver.frozen(*NAMES):
+        async with driver.frozen_at(run, 2, *NAMES):
             spans = await driver.spans(run)
             explanation = await (await driver.client()).explain(run.request_id)
         assert set(spans) == NAMES
@@ -66,8 +65,7 @@ async def without_moves(driver: Driver, run: Running, reached: range) -> tuple[S
     of the request lay with them. What there is room for may come home before."""
     before = None
     for count in reached:
-        await run.reached(count)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(run, count, "i0"):
             after, spans = await driver.statuses(), await driver.spans(run)
         if before is not None and is_without_moves(before, after):
             return before, after, sum(spans.values()) - spans.get("i0", 0)

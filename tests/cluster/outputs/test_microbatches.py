@@ -26,8 +26,7 @@ async def test_a_creditor_lost_between_microbatches(start, expect):
     async with driving(cluster) as driver:
         prompt = prompt_ids(500, seed=2)
         run = await driver.start(prompt, 100, at="i0")
-        await run.reached(4)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(run, 4, "i0"):
             creditor = max(set(await driver.spans(run)) - {"i0"})
         next(handle for handle in cluster.instances if handle.instance_id == creditor).kill()
         expect(prompt, await run.finished(), 100)

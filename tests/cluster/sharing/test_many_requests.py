@@ -37,14 +37,12 @@ async def test_sixteen_mixed_requests_each_as_if_alone(three, expect):
 async def test_several_creditors_and_several_debtors_at_once(four, expect):
     async with driving(four) as driver:
         first = await driver.start(prompt_ids(1100, seed=1), 200, at="i0")
-        await first.reached(1)
-        async with driver.frozen("i0"):
+        async with driver.frozen_at(first, 1, "i0"):
             spans = await driver.spans(first)
         assert len(spans) >= 3
         half_full = min(spans, key=lambda name: spans[name])
         second = await driver.start(prompt_ids(450, seed=2), 100, at=half_full)
-        await second.reached(1)
-        async with driver.frozen("i0", half_full):
+        async with driver.frozen_at(second, 1, "i0", half_full):
             now = await lends(driver)
             assert not first.task.done() and not second.task.done()
         assert sum(lent > 0 for lent, _ in now.values()) >= 3, now

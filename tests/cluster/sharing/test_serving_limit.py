@@ -16,8 +16,7 @@ async def test_a_creditor_knows_how_much_of_its_own_steps_it_serves(checkpoint, 
     with started(checkpoint, 2, 1024, max_serve_fraction=0.001) as cluster:
         async with driving(cluster) as driver:
             guest = await driver.start(guest_prompt, 600, at="i0")
-            await guest.reached(2)
-            async with driver.frozen("i0"):
+            async with driver.frozen_at(guest, 2, "i0"):
                 assert (await driver.statuses())["i1"].instance.serve_fraction == 0, "it computes nothing for itself"
             own = await driver.start(own_prompt, 250, at="i1")
             expect(own_prompt, await own.finished(), 250)
