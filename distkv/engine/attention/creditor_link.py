@@ -18,7 +18,7 @@ from distkv.engine.attention.fetch.keys import work_of
 from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.attention.mailbox.posting import Posting
 from distkv.engine.attention.merging import Rows
-from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
+from distkv.errors import FrameTooLarge, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.kernels import Partial
 from distkv.kernels.exchange import Answered, Asked, FrameStatus
 from distkv.kernels.mailbox import MailStatus
@@ -221,7 +221,7 @@ class CreditorLink:
 
     def asked(self, num_layers: int, heads: int, dim: int, dtype: torch.dtype) -> Asked | None:
         """The plan as something that native code can send and receive by itself; None where it is to be done frame by
-        frame. heads, dim, dtype: of queries."""
+        frame, and where a frame would be larger than any may be. heads, dim, dtype: of queries."""
         stream = self._link.stream
         if stream is None or not self.is_open or stream.has_received or self.posts:
             return None
@@ -230,18 +230,15 @@ class CreditorLink:
         self._asked_bytes, self._asked_heads = query_bytes, (heads, dim)
         partial_bytes = _partial_bytes(rows, heads, dim, out_dtype)
         layers = range(num_layers)
-        return Asked(
-            stream.fileno(),
-            self._rows,
-            rows,
-            [stream.beginning(Attend(step_id=step_id, layer=layer), query_bytes) for layer in layers],
-            [
+        try:
+            frames = [stream.beginning(Attend(step_id=step_id, layer=layer), query_bytes) for layer in layers]
+            expected = [
                 stream.beginning(Partials(step_id=step_id, layer=layer, out_dtype=out_dtype), partial_bytes)
                 for layer in layers
-            ],
-            self._patience_s,
-            OUT_DTYPES[out_dtype],
-        )
+            ]
+        except FrameTooLarge:
+            return None
+        return Asked(stream.fileno(), self._rows, rows, frames, expected, self._patience_s, OUT_DTYPES[out_dtype])
 
     def enter(self) -> bool:
         """The socket of `asked` stays open until `leave`; False if it is not."""
@@ -273,6 +270,7 @@ class CreditorLink:
             case FrameStatus.OTHER:
                 assert self._link.stream is not None
                 self._link.stream.unread(answer.taken)
+                self._counters.query_bytes += self._asked_bytes
                 self._awaited_heads = self._asked_heads
                 return self.collect(layer, answer.waits_s)
             case FrameStatus.LATE:

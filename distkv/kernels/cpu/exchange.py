@@ -25,7 +25,7 @@ TURN_S = 0.05
 
 
 class NativeExchanges:
-    """See Exchanges."""
+    """See Exchanges. What `exchange` returns is used by the thread that calls it, one after the other."""
 
     def __init__(self, native: Native, calls: AttendCalls) -> None:
         self._native, self._calls = native, calls
@@ -37,6 +37,7 @@ class NativeExchanges:
         """See Exchanges. From step to step decodes have the same shape, and then the same memory."""
         shape = ExchangeShape(num_rows, tuple(runs), tuple(map(_peer_shape, asked)))
         if self._last is None or self._last.shape != shape:
+            self._last = None  # two of large chunks need not have memory at the same time
             self._last = NativeExchange(self._native, self._calls, shape)
         self._last.begin(metadata, asked)
         return self._last

@@ -30,7 +30,10 @@ class HugePages:
         much."""
         size = -(-num_bytes // LINE_BYTES) * LINE_BYTES
         if size > len(self._chunk):
-            self._chunk = _chunk(max(size, CHUNK_BYTES))
+            try:
+                self._chunk = _chunk(max(size, CHUNK_BYTES))
+            except MemoryError:  # where the address space has a limit there may be room for what is needed
+                self._chunk = _chunk(size)
         taken, self._chunk = self._chunk[:num_bytes], self._chunk[size:]
         return taken
 

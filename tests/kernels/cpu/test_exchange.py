@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from distkv.kernels import AttentionMetadata, BlockTable, PanelKv, Partial, empt
 from distkv.kernels.attention.merge import merge
 from distkv.kernels.cpu.calls.library import installed
 from distkv.kernels.cpu.native_backend import NativeBackend
-from distkv.kernels.exchange import Asked, Exchange, Exchanges, FrameStatus, MergeRun, ServeClock, Serving
+from distkv.kernels.exchange import Asked, Exchange, Exchanges, FrameStatus, MergeRun, ServeClock, Served, Serving
 
 HEADS, KV_HEADS, DIM, BLOCK, BLOCKS, LAYERS, ROWS = 4, 2, 16, 16, 3, 2, 3
 QUERY_BYTES = ROWS * HEADS * DIM * 4
@@ -283,6 +284,36 @@ def test_nothing_is_read_behind_a_gate_that_is_shut(case: Case, ends: tuple[sock
     creditor.join()
     assert (creditor.served.status, creditor.served.next_layer) == (FrameStatus.SHUT, 1)
     assert creditor.served.taken == frame
+
+
+def test_what_is_shut_in_the_middle_of_a_read_waits_for_no_peer(
+    case: Case, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    """One that takes no partials, of which there are more than a socket holds."""
+    here, there = ends
+    rows, repeats = 2048, 1024
+    length = repeats * BLOCKS * BLOCK
+    q = torch.randn(rows, HEADS, DIM)
+    table = BlockTable([0, 1, 2] * repeats, range(0, length, BLOCK), length, BLOCK)
+    metadata = AttentionMetadata((range(rows),), (table,), torch.full((rows,), length))
+    gate, clock = case.exchanges.gate(), case.exchanges.clock()
+    serving: Serving = case.exchanges.serving(metadata, rows, gate, clock)
+    serving.begin(metadata.positions, QUERIES, PARTIALS)
+    served: list[Served] = []
+    thread = threading.Thread(target=lambda: served.append(serving.run(here.fileno(), b"", DEADLINE_S, DEADLINE_S)))
+    thread.start()
+    frame = QUERIES[0] + body(q)
+    there.sendall(frame)
+    while not clock.total_s():
+        time.sleep(0.001)
+    assert gate.shut(), "it reads"
+    thread.join(DEADLINE_S / 2)
+    assert not thread.is_alive()
+    assert (served[0].status, served[0].next_layer) == (FrameStatus.SHUT, 0)
+    assert served[0].taken == frame, "it is served again where what is gone is told"
+    there.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        there.recv(1)
 
 
 def test_the_clock_counts_no_time_twice(case: Case) -> None:

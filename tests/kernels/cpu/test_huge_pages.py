@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,22 @@ def test_a_part_that_no_chunk_holds_has_one_of_its_own() -> None:
     before.fill_(2)
     after.fill_(3)
     assert large[-1] == 1 and not large[:-1].any()
+
+
+def test_a_part_has_a_chunk_of_its_own_where_there_is_room_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = mmap.mmap
+
+    def limited(number: int, size: int, **named: int) -> mmap.mmap:
+        if size > 8 * PAGE_BYTES:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return mapped(number, size, **named)
+
+    monkeypatch.setattr(mmap, "mmap", limited)
+    memory = HugePages()
+    parts = [memory.take(1000), memory.take(1000), memory.take(5 * PAGE_BYTES)]
+    assert [len(part) for part in parts] == [1000, 1000, 5 * PAGE_BYTES]
+    with pytest.raises(MemoryError, match="no memory for weights of"):
+        memory.take(9 * PAGE_BYTES)
 
 
 def test_a_chunk_goes_back_with_its_last_part() -> None:

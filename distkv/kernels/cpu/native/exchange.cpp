@@ -209,18 +209,15 @@ DISTKV_EXPORT int distkv_serve(ServeCall* call) {
         if (call->wide && !out_of_memory) narrow(call->wide, call->partials, call->num_halves);
         call->time->end();
         layer.attended_s = monotonic_s();
-        // Whoever shut it meanwhile waits until this call returns.
+        // Whoever shut it meanwhile waits until this call returns, and not for a peer that takes no partials.
         const bool is_shut = (call->gate->fetch_and(~READING) & SHUT) != 0;
         if (out_of_memory) return SERVE_NO_MEMORY;
+        if (is_shut) return SERVE_SHUT;
         iovec parts[2] = {{const_cast<char*>(layer.answer), static_cast<size_t>(layer.answer_bytes)},
                           {call->partials, static_cast<size_t>(call->partial_bytes)}};
         call->received = 0;
         const FrameStatus sent = send_all(call->fd, parts, 2, call->send_s);
         if (sent != FRAME_OK) return sent == FRAME_LATE ? SERVE_STUCK : sent;
-        if (is_shut) {
-            ++call->next;
-            return SERVE_SHUT;
-        }
     }
     return FRAME_OK;
 }

@@ -25,6 +25,7 @@ from distkv.kernels.cpu.exchange import NativeExchange
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.types import Transport
 from distkv.wire.links import PoolMemory, TensorLink, listen
+from distkv.wire.links.streams import frames
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.data import Attend, AttendPlan, OutDtype, Partials
 from distkv.wire.messages.from_worker import SeqResult
@@ -265,6 +266,24 @@ def test_a_span_that_is_revoked_between_steps_loses_its_sequence_alone(engine: E
     assert (lost.status, lost.lost) == ("lost", ("x",))
     assert kept == before[1]
     assert run(runner, lents[1].step(), step_id=3) == (before[1],)
+
+
+def test_queries_larger_than_a_frame_may_be_lose_their_sequence_alone(
+    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
+    creditors.add("x")
+    creditors.add("y")
+    runner = creditors.runner()
+    (expected,) = run(runner, lents[1].step())
+    monkeypatch.setattr(frames, "MAX_BODY_BYTES", 4000)
+    own = engine.table(8)
+    engine.chunked_logits(lents[0].ids[:6], [6], own)
+    lost, kept = run(
+        runner, lents[0].step(40, 50), seq_step(lents[0].ids, 6, 7, own, name="own", sample=SAMPLE), step_id=2
+    )
+    assert (lost.status, kept.status) == ("lost", "ok")
+    assert run(runner, lents[1].step(), step_id=3) == (expected,)
 
 
 @pytest.mark.parametrize("ending", ["close", "abort"])
