@@ -117,7 +117,9 @@ def _memory_s(
     """Seconds until there is memory for it, and for those that wait there and run there to get their outputs. What is
     lacking comes free as those that run end, each after `end_s`. What the instance does not have at all is borrowed,
     the less the more is free. Where requests wait, what is free is kept for them, or too little; but what fits goes by
-    those that need more than is free."""
+    those that need more than is free. Those that are on their way count as those that run: else who was sent a burst
+    since its heartbeat would seem to get memory back as slowly as it had little taken then, and another one whose
+    heartbeat knows the burst many times as fast."""
     block_tokens = max(1, view.block_tokens)
     own, need = view.total_blocks * block_tokens, prompt + output
     before = view.waiting_blocks * block_tokens + view.waiting * outputs
@@ -130,9 +132,9 @@ def _memory_s(
         borrow_s = BORROW_S * _beyond(own - prompt, outputs, request.num_tokens - prompt)
     if lack <= 0:
         return borrow_s
-    if not view.context_tokens:
-        return borrow_s + RECLAIM_S
-    return borrow_s + lack * end_s / view.context_tokens
+    taken = own - max(0, view.room_tokens) - view.lent_blocks * block_tokens
+    held = max(view.context_tokens, taken) if view.load > view.waiting else 0
+    return borrow_s + (lack * end_s / held if held > 0 else RECLAIM_S)
 
 
 def _beyond(left: int, mean: int, most: int) -> float:

@@ -72,9 +72,19 @@ def test_prompts_before_it_are_waited_for_and_decodes_beside_it_double_that() ->
 def test_memory_that_lacks_comes_free_as_others_end() -> None:
     """60 tokens, and 20 for those that run to grow: 32 lack, of 200 that run. These have all ended after 10 steps."""
     plain = predicted(load=4, running=4, usual_output=10, prompt=50)
-    known: dict[str, Any] = {"load": 4, "running": 4, "context_tokens": 200, "growing_blocks": 5}
+    known: dict[str, Any] = {"load": 4, "running": 4, "context_tokens": 200, "growing_blocks": 5, "total_blocks": 62}
     lacking = predicted(free_blocks=12, usual_output=10, prompt=50, **known)
     assert lacking.first_token_s - plain.first_token_s == pytest.approx(32 / 200 * 10 * plain.token_s)
+
+
+def test_memory_of_those_on_their_way_comes_free_as_well() -> None:
+    """Of 400 tokens a heartbeat knew of 20 that run, and then so many came that none are free; 200 are lent."""
+    plain = predicted(load=8, running=1, usual_output=10, prompt=50)
+    known: dict[str, Any] = {"load": 8, "running": 1, "context_tokens": 20, "free_blocks": 0, "usual_output": 10}
+    before = predicted(prompt=50, lent_blocks=50, **known)
+    assert before.first_token_s - plain.first_token_s == pytest.approx(60 / 200 * 10 * plain.token_s)
+    alone = predicted(prompt=50, lent_blocks=50, **known | {"context_tokens": 300})
+    assert alone.first_token_s - plain.first_token_s == pytest.approx(60 / 300 * 10 * plain.token_s), "it has borrowed"
 
 
 def test_where_one_waits_what_is_free_is_not_for_another() -> None:
