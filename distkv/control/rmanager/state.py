@@ -38,8 +38,7 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.profile import Profile
 
 KEPT_FOR_NEXT = 0.1
-"""Of a pool, what a request that could wait for memory at home leaves free there and at each creditor, where who lends
-does not borrow."""
+"""Of a pool, what a request that could wait for memory at home leaves free there and at each creditor."""
 LAST_S = 5.0
 """Of a drain: nothing more is lent, and what debtors have not moved elsewhere by the end is computed again."""
 
@@ -276,9 +275,9 @@ class RManagerState:
 
     @property
     def kept_for_next(self) -> int:
-        """Slots that one which could wait for memory at home leaves free there, and at its creditors, where who has
-        lent may not borrow: whoever comes next and is small begins at once, and who runs can grow."""
-        return int(KEPT_FOR_NEXT * self.settings.num_blocks) if self.is_one_sided else 0
+        """Slots that one which could wait for memory at home leaves free there, and at its creditors: whoever comes
+        next and is small begins at once, and who runs can grow."""
+        return int(KEPT_FOR_NEXT * self.settings.num_blocks)
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
