@@ -27,6 +27,7 @@ from distkv.control.rmanager.deferred import Deferred
 from distkv.control.rmanager.peers.member_table import MemberTable, Suspects
 from distkv.control.schedule.admission.age_order import AgeOrder
 from distkv.control.schedule.admission.passing import Earmarks
+from distkv.control.schedule.admission.small_ones import SmallOnes
 from distkv.control.schedule.admission.worth import Worth
 from distkv.control.schedule.growth import Growing
 from distkv.control.schedule.scheduler import Scheduler
@@ -37,8 +38,6 @@ from distkv.types import PLANNED_POLICIES, ServingState
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.profile import Profile
 
-KEPT_FOR_NEXT = 0.1
-"""Of a pool, what a request that could wait for memory at home leaves free there and at each creditor."""
 LAST_S = 5.0
 """Of a drain: nothing more is lent, and what debtors have not moved elsewhere by the end is computed again."""
 
@@ -88,6 +87,7 @@ class RManagerState:
     sequences: Sequences = field(init=False)
     deferred: Deferred = field(init=False)
     growing: Growing = field(init=False)
+    small_ones: SmallOnes = field(init=False)
     performance: PerformanceModel | None = field(init=False)
     serving: ServingLimit = field(init=False)
     members: MemberTable = field(default_factory=MemberTable)
@@ -125,6 +125,7 @@ class RManagerState:
         )
         self.deferred = Deferred(self.pool, self.sequences, self.scheduler)
         self.growing = Growing(self.sequences, self.scheduler)
+        self.small_ones = SmallOnes(self.sequences, s.num_blocks)
         entropy = Random(f"{s.instance_id} {s.incarnation}")
         self.paths = PathBook(entropy)
         self.borrower = Borrower(
@@ -273,11 +274,10 @@ class RManagerState:
         """Whether this instance owes something, or looks for somebody to borrow from."""
         return self.num_debts > 0 or bool(self.borrower.active)
 
-    @property
-    def kept_for_next(self) -> int:
+    def kept_for_next(self, now: float) -> int:
         """Slots that one which could wait for memory at home leaves free there, and at its creditors: whoever comes
-        next and is small begins at once, and who runs can grow."""
-        return int(KEPT_FOR_NEXT * self.settings.num_blocks)
+        next and is small begins at once; where who has lent may not borrow, also for who runs to grow."""
+        return self.small_ones.most if self.is_one_sided else self.small_ones.blocks(now)
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""

@@ -314,17 +314,20 @@ def test_a_stranger_that_knows_every_id_moves_nothing(lending: Lending, epoch: s
 
 @pytest.mark.parametrize("policy", ["contract", "greedy"])
 def test_what_nobody_here_has_room_for_is_lent_to_who_could_wait(policy: str) -> None:
-    """Each of two instances would have too little for who waits there; together they have enough for one. A share of
-    the pool is kept for small ones."""
+    """Each of two instances would have too little for who waits there; together they have enough for one. What small
+    ones need is kept."""
     lending = Lending()
     lending.state.policy = policy
+    add_sequence(lending.state, "small", 4)
+    lending.state.small_ones.look(lending.clock.now())
+    lending.clock.advance(10.0)
     lendable = lending.state.lendable()
     add_sequence(lending.state, "own", 4 * (lending.state.pool.num_free + 1), SeqState.WAITING)
     lending.state.sequences.queue.look(lending.clock.now())
     lending.ask(is_avoidable=True, blocks=lendable, waited_s=10.0)
     (loan,) = lending.state.loans.held()
-    assert loan.is_avoidable and loan.num_blocks == lendable - lending.state.kept_for_next
-    assert lending.state.kept_for_next > 0
+    kept = lending.state.kept_for_next(lending.clock.now())
+    assert loan.is_avoidable and loan.num_blocks == lendable - kept and kept > 0
     assert lending.state.earmarks.look(lending.clock.now()) is None, "nothing is kept for who could wait"
 
 

@@ -62,7 +62,7 @@ class Creditor:
         request = sender, message.request_id
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         if message.is_avoidable:
-            kept += state.kept_for_next
+            kept += state.kept_for_next(now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable_to(*request) - kept), now)
         if isinstance(answer, Granted):
             serving = state.serving

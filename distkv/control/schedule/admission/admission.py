@@ -66,6 +66,7 @@ class Admission:
         self._resume(now)
         self._wake_oldest(now)
         self._begin(now)
+        self._state.small_ones.look(now)
 
     def _resume(self, now: float) -> None:
         aged: Sequence | None = None
@@ -258,7 +259,7 @@ class Admission:
         if not may_borrow or not self._is_to_borrow(seq, now):
             return False
         is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
-        kept = state.kept_for_next if is_avoidable else 0
+        kept = state.kept_for_next(now) if is_avoidable else 0
         local = min(need, max(room - growth - kept, min(1, room)))
         self._take_local(seq, local)
         staging = self._missing_staging(seq)

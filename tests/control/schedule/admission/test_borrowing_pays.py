@@ -94,21 +94,6 @@ def test_who_could_wait_leaves_what_is_free_to_a_younger_one_that_fits() -> None
     assert small.age > large.age and large.placement.num_local_slots <= 2
 
 
-@pytest.mark.parametrize("policy", ["contract", "greedy"])
-def test_who_could_wait_leaves_a_share_of_the_pool_for_who_comes_next(policy: str) -> None:
-    left = {}
-    for size in (24, 48):  # the other one could not wait
-        admitting = Admitting(40)
-        admitting.state.policy = policy
-        admitting.state.growing.outputs.ended(1)
-        admitting.run("running", 24)
-        seq = admitting.wait("r", size, arrival=5.0)
-        admitting.admit()
-        assert seq.state is ACQUIRING
-        left[admitting.borrow().is_avoidable] = admitting.state.pool.num_free
-    assert left[True] - left[False] == 4
-
-
 @pytest.mark.parametrize(("round_trip_s", "state"), [(0.00001, ACQUIRING), (0.1, WAITING)])
 def test_before_anybody_waited_a_profile_says_what_waiting_costs(round_trip_s: float, state: SeqState) -> None:
     link = LinkProfile(round_trip_s=round_trip_s, bytes_per_s=1e9, read_bytes_per_s=1e9, busy_round_trip_s=round_trip_s)
