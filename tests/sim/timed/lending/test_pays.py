@@ -63,7 +63,7 @@ def first_s(result: SimResult) -> float:
     return fmean(one.first_s for one in result.outcomes if one.request.prompt_tokens <= 400)
 
 
-@pytest.mark.parametrize("plays", [4, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plays", [8, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_load_that_fits_is_served_as_by_those_who_share_nothing(plays: int) -> None:
     """No borrow of a large one makes those wait that come next."""
     alone, sharing = played("none", plays), played("contract", plays)
