@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from distkv.errors import InvalidParams
 from distkv.structured_output import StructuredOutput
@@ -95,7 +96,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SamplingParams(msgspec.Struct, frozen=True):
     """How to turn logits into tokens, and when to stop. Raises InvalidParams naming the field.
 
-    Lists are taken for tuples, and one string for `stop`. Bias and penalties apply to the raw logits, in the order
+    Lists are taken for tuples, and one string for `stop`. The limits of lists are in their types too, so that one that
+    is too long is refused before it is decoded. Bias and penalties apply to the raw logits, in the order
     bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out, then come
     temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not apply.
     """
@@ -105,22 +107,26 @@ class SamplingParams(msgspec.Struct, frozen=True):
     top_p: float = 1.0  #: in (0, 1]: keep the most likely tokens that have this much probability together
     top_k: int = 0  #: keep this many most likely tokens; 0 is off
     seed: int | None = None  #: in [0, 2^63): fixes the noise of every position; None draws one at admission
-    stop: tuple[str, ...] = ()  #: up to 64 texts, each of at most 1024 bytes, 8192 in all; the output ends before one
-    stop_token_ids: tuple[int, ...] = ()  #: up to 1024 ids that end the request besides the model's own
+    #: up to 64 texts, each of at most 1024 bytes, 8192 in all; the output ends before one
+    stop: Annotated[tuple[str, ...], Meta(max_length=MAX_STOP_STRINGS)] = ()
+    #: up to 1024 ids that end the request besides the model's own
+    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
     ignore_eos: bool = False  #: go on after the model's end token
     min_p: float = 0.0  #: in [0, 1]: leave out tokens less likely than this share of the most likely one's probability
     #: above 0: logits of tokens in prompt or output are divided by it if positive, else multiplied
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0  #: in [-2, 2]: subtracted from the logits of tokens in the output
     frequency_penalty: float = 0.0  #: in [-2, 2]: subtracted as often as the token is in the output
-    logit_bias: dict[int, float] = {}  #: up to 1024 tokens: a number in [-100, 100], added to their logits
+    #: up to 1024 tokens: a number in [-100, 100], added to their logits
+    logit_bias: Annotated[dict[int, float], Meta(max_length=MAX_LOGIT_BIASES)] = {}
     logprobs: int | None = None  #: 0 to 20: give the logprob of each output token and of this many most likely ones
     prompt_logprobs: int | None = None  #: 0 to 20: the same for the tokens of the prompt
     #: at most max_tokens: so many tokens come before one that ends the request, and before a stop string counts
     min_tokens: int = 0
     #: up to 256 texts, 8192 bytes in all: the token that would complete one of them in the output is not chosen
-    bad_words: tuple[str, ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None  #: 1 to 1024 ids: no others are chosen; None is all
+    bad_words: Annotated[tuple[str, ...], Meta(max_length=MAX_BAD_WORDS)] = ()
+    #: 1 to 1024 ids: no others are chosen; None is all
+    allowed_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
     skip_special_tokens: bool = True  #: leave special tokens out of the text
     include_stop_str_in_output: bool = False  #: the text ends after the stop string, or the stop token, that ends it
     #: what the text must be; the request ends with `stop` when nothing can follow, whatever `min_tokens`, `ignore_eos`

@@ -34,6 +34,7 @@ from distkv.wire.sockets.flood_guard import FloodGuard
 from distkv.wire.sockets.loop_socket import LoopSocket
 from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
+from distkv.wire.sockets.unfinished_messages import UnfinishedMessages
 
 POLITE_LINGER_S = 0.5
 MAX_ANSWER_BYTES = 128 * 2**20
@@ -69,6 +70,9 @@ class ServerChannel(Generic[Body]):
         self._guard = guard
         self._answers = FloodGuard(messages=sys.maxsize, size_bytes=MAX_ANSWER_BYTES)
         self._limit = limit
+        self._unfinished = UnfinishedMessages(
+            limit.descriptors, max_message_bytes, lambda: not socket.has_waiting(), self._stopped_unfinished
+        )
         self._rejections = Rejections()
 
     @classmethod
@@ -172,11 +176,13 @@ class ServerChannel(Generic[Body]):
 
     def close(self) -> None:
         """Stop listening; what was sent before gets a moment to leave."""
+        self._unfinished.close()
         self._limit.close()
         self._socket.close(POLITE_LINGER_S)
 
     def abort(self) -> None:
         """Stop listening and drop what has not left yet."""
+        self._unfinished.close()
         self._limit.close()
         self._socket.close(0)
 
@@ -190,11 +196,11 @@ class ServerChannel(Generic[Body]):
         """A message as it came; None if it is not to be taken."""
         route, now_s = bytes(frames[0]), time.monotonic()
         content = frames[1:]
-        if not self._guard.admits(route, sum(map(len, content)), now_s):
+        count, size_bytes = len(content), sum(map(len, content))
+        self._unfinished.read(self._socket.source, count, size_bytes)
+        if not self._guard.admits(route, size_bytes, now_s, messages=count):
             self._stop_flood(route, now_s)
             return None
-        if self._socket.traces_source:
-            self._socket.traces_source = self._guard.has_flooding
         if self._rejections.is_shut_out(route):
             return None
         try:
@@ -214,12 +220,18 @@ class ServerChannel(Generic[Body]):
         self.send(route, self._envelopes.wrap(Rejected(reason=clipped(reason), closed=closed), cause))
 
     def _stop_flood(self, route: bytes, now_s: float) -> None:
-        """Drop what a route sent beyond its quota, and shut its connection once it is known which that is."""
+        """Drop what a route sent beyond its quota, and shut the connection it came by."""
         self.malformed += 1
-        if self._guard.is_flooding(route) and self._socket.traces_source and self._socket.source is not None:
-            is_shut = shut_down(self._socket.source, received=self._guard.bar(route, now_s))
-            structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
-        self._socket.traces_source = self._guard.has_flooding
+        if self._guard.is_flooding(route):
+            self._report_shut(shut_down(self._socket.source, received=self._guard.bar(route, now_s)))
+
+    def _stopped_unfinished(self) -> None:
+        """A connection was shut because of a message that is too long and did not end."""
+        self.malformed += 1
+        self._report_shut(True)
+
+    def _report_shut(self, is_shut: bool) -> None:
+        structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
 
 
 class ClientChannel(Generic[Body]):

@@ -1,22 +1,31 @@
-"""What an instance says of itself is kept by everybody: each text of it has a limit."""
+"""What an instance says of itself is kept by everybody: each text of it has a limit. So has each list and map that a
+port reads, for one message of millions would be decoded before it is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import msgspec.inspect as mi
 import pytest
 
-from distkv.errors import MalformedMessage
+from distkv.errors import InvalidParams, MalformedMessage
+from distkv.types import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+)
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.inboxes import GMANAGER_PORT
+from distkv.wire.inboxes import GMANAGER_PORT, RMANAGER_PORT
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Hello
+from distkv.wire.messages.envelope import ToGManager, ToRManager
 from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Heartbeat, Join, Leave, Locate, RedispatchQuery
-from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Redispatch, Refused, Renew
+from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Redispatch, Refused, Renew, Submit
 
 BOUNDED = (
     Member,
@@ -60,20 +69,52 @@ def unbounded(info: mi.Type, path: str) -> Iterator[str]:
 
 
 def endless(info: mi.Type, path: str) -> Iterator[str]:
-    """Where lists without a limit are, in a message itself."""
+    """Where lists and maps without a limit are, in a message itself."""
     match info:
-        case mi.VarTupleType(max_length=None):
+        case mi.VarTupleType(max_length=None) | mi.ListType(max_length=None) | mi.DictType(max_length=None):
             yield path
         case mi.StructType(fields=fields):
             for field in fields:
                 yield from endless(field.type, f"{path}.{field.name}")
+        case mi.UnionType(types=types):
+            for one in types:
+                yield from endless(one, path)
+        case mi.Metadata(type=inner):
+            yield from endless(inner, path)
+
+
+@pytest.mark.parametrize("kind", get_args(ToGManager | ToRManager), ids=lambda kind: kind.__name__)
+def test_every_list_that_a_port_reads_has_a_limit(kind: type[Any]) -> None:
+    assert list(endless(mi.type_info(kind), kind.__name__)) == []
 
 
 @pytest.mark.parametrize(
-    "kind", [Join, Leave, Heartbeat, BorrowQuery, RedispatchQuery, Locate], ids=lambda kind: kind.__name__
+    ("field", "one", "most"),
+    [
+        ("stop", "x", MAX_STOP_STRINGS),
+        ("stop_token_ids", 1, MAX_STOP_TOKEN_IDS),
+        ("bad_words", "x", MAX_BAD_WORDS),
+        ("allowed_token_ids", 1, MAX_ALLOWED_TOKEN_IDS),
+    ],
 )
-def test_every_list_that_a_gmanager_reads_has_a_limit(kind: type[Any]) -> None:
-    assert list(endless(mi.type_info(kind), kind.__name__)) == []
+def test_sampling_parameters_that_are_too_many_are_refused_before_they_are_decoded(
+    field: str, one: object, most: int
+) -> None:
+    """Of what comes after the limit nothing is looked at: else the text would be what is wrong."""
+    submit = {"type": "Submit", "request_id": "r", "prompt": "p"}
+
+    def decode(many: list[object]) -> SamplingParams:
+        params = {"max_tokens": 1, field: many}
+        raw = msgspec.msgpack.encode({"id": "a", "sender": "a", "body": submit | {"params": params}})
+        body = RMANAGER_PORT.decode(raw).body
+        assert isinstance(body, Submit)
+        return body.params
+
+    assert getattr(decode([one] * most), field) == (one,) * most
+    with pytest.raises(MalformedMessage, match=rf"length <= {most} - at `\$\.body\.params\.{field}`"):
+        decode([None] * (most + 1))
+    with pytest.raises(InvalidParams, match=f"{field}: expected .*to {most} "):
+        SamplingParams(**{field: [one] * (most + 1)})  # type: ignore[arg-type]
 
 
 def test_a_request_that_names_too_many_instances_is_refused_with_the_limit() -> None:

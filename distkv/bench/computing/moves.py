@@ -36,9 +36,9 @@ from distkv.bench.move_cells.goals import (
 from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
 from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
-from distkv.control.loan.debtor.moves import MAX_READY_BLOCKS
 from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS
 from distkv.types import Transport
+from distkv.wire.messages.to_rmanager import MAX_READY_BLOCKS
 
 SAMPLE_S, SETTLE_S = 0.7, 0.1
 TOKENS = 0, 16, 32, 64

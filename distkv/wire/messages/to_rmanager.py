@@ -31,6 +31,10 @@ from distkv.wire.messages.common import (
     Word,
 )
 
+MAX_READY_BLOCKS = 32
+MAX_ITEMS = 4096
+"""Spans in one `Renew`, positions in one `Release`. Who has more sends several."""
+
 # --- from a gManager
 
 
@@ -201,7 +205,7 @@ class BlocksReady(Message, frozen=True):
     index: Count  #: position in the span of the first of them; positions are filled in order
     source_id: InstanceId  #: instance whose pool they lie in: the debtor, or a former creditor when a span moves on
     source_incarnation: int  #: its incarnation
-    blocks: tuple[ReadyBlock, ...]  #: the rBlocks, in span order
+    blocks: Annotated[tuple[ReadyBlock, ...], Meta(max_length=MAX_READY_BLOCKS)]  #: the rBlocks, in span order
 
 
 class Complete(Message, frozen=True):
@@ -220,7 +224,7 @@ class Renew(Message, frozen=True):
     """Leases to keep for another `ttl_s`; answered by `Renewed`."""
 
     renewal: Count  #: names this renewal; repeated in the answer
-    spans: tuple[SpanRef, ...]  #: spans to keep
+    spans: Annotated[tuple[SpanRef, ...], Meta(max_length=MAX_ITEMS)]  #: spans to keep
     ttl_s: Seconds  #: for how long from receipt, seconds
     #: rBlocks that the debtor has free to bring home what it borrowed, and that its requests are not about to grow into
     room_blocks: Count = 0
@@ -244,7 +248,8 @@ class Release(Message, frozen=True):
     A position that was given back is never used again in this span, so it may be given back twice."""
 
     span: SpanRef  #: the span; epoch `[0, 0]` stands for any
-    positions: tuple[Count, ...] = ()  #: which positions of it; none stands for all
+    #: which positions of it; none stands for all
+    positions: Annotated[tuple[Count, ...], Meta(max_length=MAX_ITEMS)] = ()
 
 
 class Released(Message, frozen=True):

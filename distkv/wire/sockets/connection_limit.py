@@ -30,20 +30,16 @@ def descriptors_for_connections() -> int:
 class ConnectionLimit:
     """Keeps the connections to `socket`, which listens at `port`, at `most`. Create it before `bind`, under the loop.
 
-    open: connections now.
+    descriptors: of the connections that are open, as far as they are known.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
         self.port: int | None = None
         self._most = most
         self._reported_s = -REPORT_S
-        self._open: set[int] = set()
+        self.descriptors: set[int] = set()
         self._maybe_silent: dict[int, None] = {}
         self._monitor = Monitor(socket, _EVENTS, self._follow)
-
-    @property
-    def open(self) -> int:
-        return len(self._open)
 
     def close(self) -> None:
         """Limit no more."""
@@ -52,11 +48,11 @@ class ConnectionLimit:
     def _follow(self, event: int, descriptor: int) -> None:
         self._maybe_silent.pop(descriptor, None)
         if event == zmq.Event.DISCONNECTED:
-            self._open.discard(descriptor)
+            self.descriptors.discard(descriptor)
             return
         self._maybe_silent[descriptor] = None
-        self._open.add(descriptor)
-        if len(self._open) > self._most:
+        self.descriptors.add(descriptor)
+        if len(self.descriptors) > self._most:
             self._report()
             self._shut_one(newest=descriptor)
 
@@ -65,10 +61,10 @@ class ConnectionLimit:
             oldest = next(iter(self._maybe_silent))
             del self._maybe_silent[oldest]
             if received_bytes(oldest) < GREETING_BYTES:
-                self._open.discard(oldest)
+                self.descriptors.discard(oldest)
                 if shut_down(oldest, port=self.port):
                     return
-        self._open.discard(newest)
+        self.descriptors.discard(newest)
         shut_down(newest, port=self.port)
 
     def _report(self) -> None:

@@ -6,6 +6,8 @@ QUOTA_MESSAGES = 20_000
 QUOTA_BYTES = 256 * 2**20
 QUOTA_S = 1.0
 """Far above what a gateway with thousands of streams sends, and what waits after a pause of some seconds."""
+LEAST_HEADER_BYTES = 2
+"""What ZeroMQ writes before a frame at least."""
 BARRED_S = 5.0
 """How long nothing is taken of a route whose connection was shut: what had come before, or what comes by the next."""
 
@@ -20,13 +22,8 @@ class FloodGuard:
         self._flooding: set[bytes] = set()
         self._barred: dict[bytes, float] = {}
 
-    @property
-    def has_flooding(self) -> bool:
-        """Whether some route has sent more than its quota and is not barred yet."""
-        return bool(self._flooding)
-
-    def admits(self, route: bytes, size_bytes: int, now_s: float) -> bool:
-        """Count a message; False if its route has sent more than its quota, or is barred."""
+    def admits(self, route: bytes, size_bytes: int, now_s: float, *, messages: int = 1) -> bool:
+        """Count a message, or several; False if its route has sent more than its quota, or is barred."""
         if now_s >= self._ends_s:
             self._ends_s = now_s + QUOTA_S
             self._sent.clear()
@@ -34,10 +31,10 @@ class FloodGuard:
             self._barred = {one: until_s for one, until_s in self._barred.items() if now_s < until_s}
         if route in self._barred:
             return False
-        messages, total_bytes = self._sent.get(route, (0, 0))
-        messages, total_bytes = messages + 1, total_bytes + size_bytes
-        self._sent[route] = messages, total_bytes
-        if messages <= self._messages and total_bytes <= self._bytes:
+        sent, sent_bytes = self._sent.get(route, (0, 0))
+        sent, sent_bytes = sent + messages, sent_bytes + size_bytes + messages * LEAST_HEADER_BYTES
+        self._sent[route] = sent, sent_bytes
+        if sent <= self._messages and sent_bytes <= self._bytes:
             return True
         self._flooding.add(route)
         return False

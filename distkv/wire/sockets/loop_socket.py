@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import zmq
@@ -23,24 +24,27 @@ _TURN_S = 0.002
 # Plain numbers: combining the library's enums makes a new one each time, twice for every message.
 _IN = int(zmq.POLLIN)
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
+_EVENTS, _SOURCE = int(zmq.EVENTS), int(zmq.SRCFD)
 _LONG_BYTES = 2**16
 """A frame of so many bytes is not copied: 16 MiB would take the loop some milliseconds."""
+MAX_PARTS = 256
+"""Far more than a message of the protocol has: a route and one frame. One can be made of millions, which take the
+loop seconds to read. So one of more parts than this comes in pieces of so many, each with the route; in all but the
+first the frames are empty, whatever they were."""
 
 
 class LoopSocket:
     """Owns `socket` and its place in the running loop; one task receives at a time, or has delivered to it.
 
-    traces_source: whether `source` is to be found, which makes receiving slower. source: the descriptor of the
-    connection by which the last message came, as it was then.
+    source: of a ROUTER, the descriptor of the connection by which the last message came, as it was then.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
         self.name = name
-        self.traces_source = False
-        self.source: int | None = None
+        self.source = -1
         self._socket = socket
         self._has_routes = socket.get(zmq.TYPE) == zmq.ROUTER
+        self._rest_of: list[bytes | memoryview] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._delivery: _Delivery | None = None
         self._closed = False
@@ -50,8 +54,8 @@ class LoopSocket:
         self._loop.add_reader(self._fd, self._signalled)
 
     async def recv(self) -> list[bytes | memoryview]:
-        """The frames of the next message, long ones where ZeroMQ has put them. Cancelling loses nothing. Raises
-        LinkClosed once closed here."""
+        """The frames of the next message, or of a piece of it, long ones where ZeroMQ has put them. Cancelling loses
+        nothing. Raises LinkClosed once closed here."""
         if time.monotonic() >= self._turn_ends_s:
             # A sender that never pauses must not keep the loop from its other tasks.
             await asyncio.sleep(0)
@@ -142,18 +146,31 @@ class LoopSocket:
         return LinkClosed(self.name, "it was closed on this side")
 
     def _receive(self) -> list[bytes | memoryview]:
+        if self._rest_of is not None:
+            return self._pass_over(self._rest_of)
         frames: list[bytes | memoryview] = []
         if self._has_routes:  # short, so that to copy it is less work than to share it; a frame always follows
             frames.append(self._socket.recv(_NOW))
         part = self._socket.recv(_NOW, copy=False)
         frames.append(_content(part))
-        while part.more:
+        while part.more and len(frames) < MAX_PARTS:
             part = self._socket.recv(_NOW, copy=False)
             frames.append(_content(part))
-        if self.traces_source:
-            source: Any = part.get(zmq.SRCFD)
-            self.source = int(source)
+        if self._has_routes:
+            source: Any = part.get(_SOURCE)
+            self.source = source
+        if part.more:
+            self._rest_of = frames[: int(self._has_routes)]
         return frames
+
+    def _pass_over(self, route: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """The next piece of a message of too many parts. To keep what is in them would take half as long again."""
+        receive, parts = self._socket.recv, 1
+        while (has_more := receive(_NOW, copy=False).more) and parts < MAX_PARTS - 1:
+            parts += 1
+        if not has_more:
+            self._rest_of = None
+        return [*route, *repeat(b"", parts)]
 
     def _hand_over(self) -> None:
         """Deliver what is here, for no longer than a turn; the rest of it follows when others have had theirs."""

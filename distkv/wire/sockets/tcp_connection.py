@@ -1,24 +1,41 @@
 """A TCP connection that ZeroMQ owns, by the number of its descriptor.
 
-ZeroMQ may close the descriptor at any time, and another connection may have its number by now. So all that is asked or
-done here is done to a copy of the descriptor, and only if it is what it is taken for.
+ZeroMQ may close the descriptor at any time, and another connection may have its number by now. So what is done here is
+done to a copy of the descriptor, and only if it is what it is taken for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Iterator
 
 _BYTES_RECEIVED = struct.Struct("=128xQ")
 
 
 def received_bytes(descriptor: int) -> int:
-    """How much has come by it; 0 if it is none."""
+    """How much has come by it; 0 if it is none. It is asked for often, and a copy would take three times as long."""
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return 0
+    try:
+        return _received_bytes(connection)
+    finally:
+        connection.detach()
+
+
+def waiting_bytes(descriptor: int) -> int:
+    """How much has come by it that its owner has not read yet; 0 if it is none."""
     with _copy(descriptor) as connection:
-        return 0 if connection is None else _received_bytes(connection)
+        if connection is None:
+            return 0
+        return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def shut_down(descriptor: int, *, received: int = 0, port: int | None = None) -> bool:

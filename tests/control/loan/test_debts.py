@@ -6,6 +6,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
+from distkv.control.loan.debtor import debts as debt_book
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.block import Block, Debt
@@ -102,6 +103,24 @@ def test_a_creditor_that_lends_for_less_is_asked_more_often_and_trusted_for_less
             assert debts.next_deadline() == clock.now() + LEASE_S / 8
         clock.advance(0.125)
     assert sent == 8
+
+
+def test_more_than_one_message_may_have_goes_in_several(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debt_book, "MAX_ITEMS", 2)
+    held = [placed_debt(state, debts, seq, num_blocks=1, at=block) for block in range(3)]
+    debts.tick(clock.now())
+    renewals = issued(state, Renew)
+    assert [renew.spans for renew in renewals] == [(held[0].span, held[1].span), (held[2].span,)]
+    clock.advance(0.9)
+    for renew in renewals:
+        assert debts.on_renewed("p", Renewed(renewal=renew.renewal)) == []
+    assert {debt.valid_until for debt in held} == {100.0 + LEASE_S - MARGIN_S}
+    large = lend(seq, "p", 5, 103.5, 3, debts)
+    debts.abandon(seq, large, 3)
+    state.deferred.settle()
+    assert [release.positions for release in issued(state, Release)] == [(2, 3), (4,)]
 
 
 def test_each_creditor_is_asked_in_its_own_time(

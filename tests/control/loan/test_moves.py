@@ -10,7 +10,6 @@ from distkv.control.loan.debtor.moves import (
     FIRST_AGAIN_S,
     LONGEST_AGAIN_S,
     MAX_FAILURES,
-    MAX_READY_BLOCKS,
     UNANSWERED_S,
     Mover,
 )
@@ -19,7 +18,7 @@ from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Checksummed
-from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock, Release
+from distkv.wire.messages.to_rmanager import MAX_READY_BLOCKS, BlocksReady, Complete, ReadyBlock, Release
 from distkv.wire.messages.to_worker import Checksum
 from tests.control.parts import add_sequence, compute, issued, lend, make_state, place, validate
 

@@ -35,7 +35,7 @@ AT_ONCE = {"flood": 50, "ping": 8, "blocked": 50}
 
 ENVELOPES = EnvelopeFactory("a")
 FRAME = encode_envelope(ENVELOPES.wrap(KeepAlive()))
-COMMAND, LAST_FRAME = 4, 0
+COMMAND, MORE_FRAMES, LAST_FRAME = 4, 1, 0
 Server = ServerChannel[Control]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import msgspec
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from distkv.errors import FrameTooLarge, MalformedMessage
 from distkv.wire import channel
@@ -23,7 +26,9 @@ from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive, Members
 from distkv.wire.rejections import MAX_BAD_IN_A_ROW
+from distkv.wire.sockets.flood_guard import QUOTA_MESSAGES
 from tests.waiting import soon, until
+from tests.wire.channels.abort_recipes import LAST_FRAME, MORE_FRAMES, handshaken, zmtp
 from tests.wire.channels.strangers import stranger_at
 
 
@@ -112,6 +117,49 @@ async def test_what_exceeds_the_limit_is_not_sent_and_costs_nothing(
         assert server.send(route, envelopes.wrap(KeepAlive()))
         assert (await soon(client.recv())).body == KeepAlive()
         assert not dropped.is_set()
+
+
+async def test_a_message_of_very_many_parts_costs_its_own_connection_only(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    port = int(server.address.rsplit(":", 1)[1])
+    with await asyncio.to_thread(handshaken, port) as stranger, capture_logs() as lines:
+        waiting = asyncio.ensure_future(server.recv())
+        await asyncio.to_thread(stranger.sendall, zmtp(MORE_FRAMES, b"") * 4 * QUOTA_MESSAGES + zmtp(LAST_FRAME, b""))
+        await asyncio.to_thread(until_shut, stranger)
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+        assert [line for line in lines if line["event"] == "a connection sent too much"] == [ANY]
+        assert server.malformed
+
+
+async def test_a_message_that_does_not_end_costs_its_own_connection_only(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    port = int(server.address.rsplit(":", 1)[1])
+    with await asyncio.to_thread(handshaken, port) as stranger, capture_logs() as lines:
+        waiting = asyncio.ensure_future(server.recv())
+        await asyncio.to_thread(send_until_shut, stranger, zmtp(MORE_FRAMES, b"x" * 250) * 4000)
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+        assert [(line["event"], line["shut"]) for line in lines] == [("a connection sent too much", True)]
+        assert server.malformed == 1
+
+
+def send_until_shut(stranger: socket.socket, parts: bytes) -> None:
+    stranger.settimeout(5.0)
+    with contextlib.suppress(OSError):
+        for _ in range(200):
+            stranger.sendall(parts)
+    until_shut(stranger)
+
+
+def until_shut(stranger: socket.socket) -> None:
+    """Read what comes until the other end says no more."""
+    stranger.settimeout(20.0)
+    with contextlib.suppress(ConnectionError):
+        while stranger.recv(65536):
+            pass
 
 
 async def test_over_long_messages_cost_their_own_connection_only(

@@ -14,7 +14,7 @@ from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive
-from distkv.wire.sockets.flood_guard import BARRED_S, QUOTA_S, FloodGuard
+from distkv.wire.sockets.flood_guard import BARRED_S, LEAST_HEADER_BYTES, QUOTA_S, FloodGuard
 
 DEADLINE_S = 20.0
 
@@ -22,17 +22,18 @@ DEADLINE_S = 20.0
 def test_each_route_has_a_quota_of_messages_and_bytes() -> None:
     guard = FloodGuard(messages=3, size_bytes=100)
     assert [guard.admits(b"a", 10, 5.0) for _ in range(4)] == [True, True, True, False]
-    assert guard.is_flooding(b"a") and guard.has_flooding
+    assert guard.is_flooding(b"a")
     assert [guard.admits(b"b", 60, 5.1) for _ in range(2)] == [True, False]
     assert guard.is_flooding(b"b") and not guard.is_flooding(b"c")
-    assert guard.admits(b"a", 10, 5.0 + QUOTA_S) and not guard.has_flooding
+    assert guard.admits(b"a", 10, 5.0 + QUOTA_S, messages=3) and not guard.is_flooding(b"a")
+    assert not guard.admits(b"c", 10, 5.0 + QUOTA_S, messages=4), "one of many parts is as many"
 
 
 def test_a_route_that_flooded_is_barred_for_a_while() -> None:
     guard = FloodGuard(messages=1)
     assert guard.admits(b"a", 10, 5.0) and not guard.admits(b"a", 10, 5.0)
-    assert guard.bar(b"a", 5.0) == 20
-    assert not guard.has_flooding
+    assert guard.bar(b"a", 5.0) == 2 * (10 + LEAST_HEADER_BYTES)
+    assert not guard.is_flooding(b"a")
     assert not guard.admits(b"a", 1, 5.0 + QUOTA_S) and guard.admits(b"b", 1, 5.0 + QUOTA_S)
     assert guard.admits(b"a", 1, 5.0 + BARRED_S + QUOTA_S)
 

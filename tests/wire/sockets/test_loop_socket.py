@@ -10,7 +10,7 @@ import zmq
 
 from distkv.errors import LinkClosed
 from distkv.wire.sockets import loop_socket
-from distkv.wire.sockets.loop_socket import LoopSocket
+from distkv.wire.sockets.loop_socket import MAX_PARTS, LoopSocket
 
 MESSAGES = 500
 COST_S = 0.0005
@@ -93,8 +93,7 @@ async def test_what_many_sends_found_out_wakes_the_reader_that_waits() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as ours, context.socket(zmq.DEALER) as theirs:
         ours.set(zmq.ROUTER_MANDATORY, 1)
         theirs.set(zmq.IDENTITY, b"theirs")
-        ours.bind("inproc://d")
-        theirs.connect("inproc://d")
+        theirs.connect(f"tcp://127.0.0.1:{ours.bind_to_random_port('tcp://127.0.0.1')}")
         end = LoopSocket(ours, "d")
         theirs.send(b"hello")
         assert await asyncio.wait_for(end.recv(), 20) == [b"theirs", b"hello"]
@@ -106,6 +105,25 @@ async def test_what_many_sends_found_out_wakes_the_reader_that_waits() -> None:
             end.send_each([(b"theirs", b"1"), (b"nobody", b"2"), (b"theirs", zmq.Frame(b"3"))])
             assert await asyncio.wait_for(reading, 20) == [b"theirs", b"%d" % index]
             assert (theirs.recv(), theirs.recv()) == (b"1", b"3")
+        end.close(0)
+
+
+async def test_a_message_of_very_many_parts_comes_in_pieces() -> None:
+    """Each with the route, and with as many frames as it had parts; the message behind it comes whole."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as ours, context.socket(zmq.DEALER) as theirs:
+        theirs.set(zmq.IDENTITY, b"theirs")
+        theirs.connect(f"tcp://127.0.0.1:{ours.bind_to_random_port('tcp://127.0.0.1')}")
+        end = LoopSocket(ours, "g")
+        parts = [b"%d" % index for index in range(3 * MAX_PARTS)]
+        theirs.send_multipart(parts)
+        theirs.send(b"next")
+        taken: list[bytes | memoryview] = []
+        while len(taken) < len(parts):
+            route, *piece = await asyncio.wait_for(end.recv(), 20)
+            assert route == b"theirs" and len(piece) < MAX_PARTS
+            taken += piece
+        assert taken == parts[: MAX_PARTS - 1] + [b""] * (2 * MAX_PARTS + 1)
+        assert await asyncio.wait_for(end.recv(), 20) == [b"theirs", b"next"]
         end.close(0)
 
 

@@ -12,7 +12,7 @@ from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.timers import Timers
 from distkv.wire.messages.common import SpanRef
-from distkv.wire.messages.to_rmanager import Granted, Release, Released, Renew, Renewed
+from distkv.wire.messages.to_rmanager import MAX_ITEMS, Granted, Release, Released, Renew, Renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,14 @@ class DebtBook:
             if now - old.sent_at < self._state.settings.lease_s:
                 break
             del self._renewals[number]
-        renewal, spans = self._state.next_id(), tuple(debt.span for debt in debts)
-        self._renewals[renewal] = Renewal(now, creditor_id, frozenset(span.span_id for span in spans))
-        state = self._state
+        spans, state = tuple(debt.span for debt in debts), self._state
         keep = max(len(state.running()), state.growing.blocks())  # what came home into it would have to leave again
         room = max(0, state.pool.num_free - keep)
-        renew = Renew(renewal=renewal, spans=spans, ttl_s=self._state.settings.lease_s, room_blocks=room)
-        self._state.emit(TellPeer(creditor_id, renew))
+        for first in range(0, len(spans), MAX_ITEMS):
+            some, renewal = spans[first : first + MAX_ITEMS], state.next_id()
+            self._renewals[renewal] = Renewal(now, creditor_id, frozenset(span.span_id for span in some))
+            renew = Renew(renewal=renewal, spans=some, ttl_s=state.settings.lease_s, room_blocks=room)
+            state.emit(TellPeer(creditor_id, renew))
         for debt in debts:
             if debt.releasing:
                 self._tell_released(debt, debt.releasing)
@@ -263,8 +264,10 @@ class DebtBook:
             self._tell_released(debt, positions)
 
     def _tell_released(self, debt: Debt, positions: Iterable[int]) -> None:
-        release = Release(span=debt.span, positions=tuple(sorted(positions)))
-        self._state.emit(TellPeer(debt.creditor_id, release))
+        in_order = tuple(sorted(positions))
+        for first in range(0, len(in_order), MAX_ITEMS):
+            release = Release(span=debt.span, positions=in_order[first : first + MAX_ITEMS])
+            self._state.emit(TellPeer(debt.creditor_id, release))
 
     def _close(self, span_id: str) -> None:
         closing = self._closing.pop(span_id, None)

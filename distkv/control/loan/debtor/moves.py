@@ -16,10 +16,9 @@ from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.timers import Timers
 from distkv.wire.messages.from_worker import Checksummed
-from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock
+from distkv.wire.messages.to_rmanager import MAX_READY_BLOCKS, BlocksReady, Complete, ReadyBlock
 from distkv.wire.messages.to_worker import Checksum
 
-MAX_READY_BLOCKS = 32
 MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
 FIRST_AGAIN_S = 0.25
 LONGEST_AGAIN_S = 2.0

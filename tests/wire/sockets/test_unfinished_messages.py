@@ -1,0 +1,106 @@
+"""Who sends more of one message than a message may be is shut; who sends much, or waits to be read, is not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from distkv.wire.sockets import unfinished_messages
+from distkv.wire.sockets.unfinished_messages import HEADER_BYTES, SLICES, UnfinishedMessages
+
+MESSAGE_BYTES = 1000
+LIMIT_BYTES = 2 * MESSAGE_BYTES
+
+
+class Watched:
+    """A connection that is looked at when a test says so. `take` is what ZeroMQ's thread does, `read` what we do."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.waits = False
+        self.shut = 0
+        self._near, self._far = near, far
+        self._watch = UnfinishedMessages({far.fileno()}, MESSAGE_BYTES, lambda: not self.waits, self._note)
+        self._watch.close()
+
+    def send(self, size_bytes: int) -> None:
+        self._near.sendall(bytes(size_bytes))
+
+    def take(self, size_bytes: int) -> None:
+        assert len(self._far.recv(size_bytes, socket.MSG_WAITALL)) == size_bytes
+
+    def read(self, frames: int, size_bytes: int) -> None:
+        self._watch.read(self._far.fileno(), frames, size_bytes)
+
+    def look(self) -> int:
+        """How often it was shut by now."""
+        self._watch._look_at(self._far.fileno())
+        return self.shut
+
+    def _note(self) -> None:
+        self.shut += 1
+
+
+@pytest.fixture
+async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    monkeypatch.setattr(unfinished_messages, "INEXACT_BYTES", 0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as near,
+        listener.accept()[0] as far,
+    ):
+        yield Watched(near, far)
+
+
+async def test_what_is_more_than_a_message_and_was_not_read_is_too_much(watched: Watched) -> None:
+    watched.send(LIMIT_BYTES)
+    watched.take(LIMIT_BYTES)
+    assert not watched.look()
+    watched.send(1)
+    watched.take(1)
+    assert watched.look() == 1
+
+
+async def test_what_is_read_does_not_count_however_much_it_is(watched: Watched) -> None:
+    for _ in range(100):
+        watched.send(LIMIT_BYTES)
+        watched.take(LIMIT_BYTES)
+        watched.read(frames=10, size_bytes=LIMIT_BYTES - 10 * HEADER_BYTES)
+        assert not watched.look()
+
+
+async def test_what_was_counted_for_headers_that_are_shorter_is_no_credit(watched: Watched) -> None:
+    watched.send(LIMIT_BYTES)
+    watched.take(LIMIT_BYTES)
+    watched.read(frames=LIMIT_BYTES, size_bytes=0)
+    assert not watched.look()
+    watched.send(LIMIT_BYTES + 1)
+    watched.take(LIMIT_BYTES + 1)
+    assert watched.look() == 1
+
+
+async def test_what_waits_for_a_process_that_stood_still_does_not_count(watched: Watched) -> None:
+    """In the kernel, where ZeroMQ's thread stood still too, or in ZeroMQ."""
+    watched.send(10 * LIMIT_BYTES)
+    assert not watched.look()
+    watched.take(10 * LIMIT_BYTES)
+    watched.waits = True
+    assert not watched.look()
+    watched.waits = False
+    assert watched.look() == 1
+
+
+async def test_a_round_looks_at_every_connection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In slices, none of which is much longer than the others."""
+    asked: list[int] = []
+    monkeypatch.setattr(unfinished_messages, "received_bytes", lambda descriptor: asked.append(descriptor) or 0)
+    watch = UnfinishedMessages(range(1000), MESSAGE_BYTES, lambda: True, lambda: None)
+    longest = 0
+    while len(asked) < 1000:
+        before = len(asked)
+        watch._look()
+        watch.close()
+        longest = max(longest, len(asked) - before)
+    assert sorted(asked) == list(range(1000))
+    assert longest <= 1000 // SLICES + 1
