@@ -33,15 +33,19 @@ loop seconds to read. So one of more parts than this comes in pieces of so many,
 first the frames are empty, whatever they were."""
 
 
+NO_SOURCE = -1
+"""Of a message from a ZeroMQ of before 4.0, or from who talks like one: the library does not say."""
+
+
 class LoopSocket:
     """Owns `socket` and its place in the running loop; one task receives at a time, or has delivered to it.
 
-    source: of a ROUTER, the descriptor of the connection by which the last message came, as it was then.
+    source: of a ROUTER, the descriptor of the connection by which the last message came, as it was then, or NO_SOURCE.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
         self.name = name
-        self.source = -1
+        self.source = NO_SOURCE
         self._socket = socket
         self._has_routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._rest_of: list[bytes | memoryview] | None = None
@@ -157,8 +161,11 @@ class LoopSocket:
             part = self._socket.recv(_NOW, copy=False)
             frames.append(_content(part))
         if self._has_routes:
-            source: Any = part.get(_SOURCE)
-            self.source = source
+            try:
+                source: Any = part.get(_SOURCE)
+                self.source = source
+            except zmq.ZMQError:
+                self.source = NO_SOURCE
         if part.more:
             self._rest_of = frames[: int(self._has_routes)]
         return frames

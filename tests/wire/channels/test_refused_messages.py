@@ -133,6 +133,21 @@ async def test_a_message_of_very_many_parts_costs_its_own_connection_only(
         assert server.malformed
 
 
+@pytest.mark.parametrize("parts", [0, 4 * QUOTA_MESSAGES])
+async def test_who_talks_as_zeromq_did_before_4_ends_nothing(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory, parts: int
+) -> None:
+    """By which connection such a message came is not to be known. Its first byte is not that of a greeting of today."""
+    port = int(server.address.rsplit(":", 1)[1])
+    identity, more, last = b"\x01\x00", b"\x01\x01", b"\x06\x00hello"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+        waiting = asyncio.ensure_future(server.recv())
+        await asyncio.to_thread(stranger.sendall, identity + more * parts + last)
+        await until(lambda: server.malformed > 0)
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+
+
 async def test_a_message_that_does_not_end_costs_its_own_connection_only(
     server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
