@@ -24,16 +24,17 @@ STREAMS, MAX_TOKENS = 8, 110
 )
 async def test_what_no_instance_can_read_costs_only_itself(three, expect, field, value, error):
     async with driving(three) as driver:
-        runs = [await driver.start(prompt_ids(40, seed=seed), MAX_TOKENS, at="i1") for seed in range(STREAMS)]
-        for run in runs:
-            await run.reached(2)
         poison = SamplingParams(max_tokens=4)
         msgspec.structs.force_setattr(poison, field, value)
         client = await driver.client("i1")
-        async with driver.frozen("i1"):  # none of them ends before
-            assert any(run.finish_reason is None for run in runs)
-            with pytest.raises(error):
-                await client.submit(prompt_ids(40, seed=99), poison)
+        async with driver.slowed("i1"):
+            runs = [await driver.start(prompt_ids(40, seed=seed), MAX_TOKENS, at="i1") for seed in range(STREAMS)]
+            for run in runs:
+                await run.reached(2)
+            async with driver.frozen("i1"):  # none of them ends before
+                assert any(run.finish_reason is None for run in runs)
+                with pytest.raises(error):
+                    await client.submit(prompt_ids(40, seed=99), poison)
         for run in runs:
             expect(run.prompt, await run.finished(), MAX_TOKENS)
         await driver.settled()
