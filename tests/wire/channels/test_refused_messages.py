@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from unittest.mock import ANY
 
@@ -123,12 +124,9 @@ async def test_a_message_of_very_many_parts_costs_its_own_connection_only(
     server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     port = int(server.address.rsplit(":", 1)[1])
+    parts = zmtp(MORE_FRAMES, b"") * 4 * QUOTA_MESSAGES + zmtp(LAST_FRAME, b"")
     with await asyncio.to_thread(handshaken, port) as stranger, capture_logs() as lines:
-        waiting = asyncio.ensure_future(server.recv())
-        await asyncio.to_thread(stranger.sendall, zmtp(MORE_FRAMES, b"") * 4 * QUOTA_MESSAGES + zmtp(LAST_FRAME, b""))
-        await asyncio.to_thread(until_shut, stranger)
-        client.send(envelopes.wrap(KeepAlive()))
-        assert (await soon(waiting))[1].body == KeepAlive()
+        await beside(server, client, envelopes, asyncio.to_thread(send_until_shut, stranger, parts, times=1))
         assert [line for line in lines if line["event"] == "a connection sent too much"] == [ANY]
         assert server.malformed
 
@@ -141,11 +139,12 @@ async def test_who_talks_as_zeromq_did_before_4_ends_nothing(
     port = int(server.address.rsplit(":", 1)[1])
     identity, more, last = b"\x01\x00", b"\x01\x01", b"\x06\x00hello"
     with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
-        waiting = asyncio.ensure_future(server.recv())
-        await asyncio.to_thread(stranger.sendall, identity + more * parts + last)
-        await until(lambda: server.malformed > 0)
-        client.send(envelopes.wrap(KeepAlive()))
-        assert (await soon(waiting))[1].body == KeepAlive()
+
+        async def read() -> None:
+            await asyncio.to_thread(stranger.sendall, identity + more * parts + last)
+            await until(lambda: server.malformed > 0)
+
+        await beside(server, client, envelopes, read())
 
 
 async def test_a_message_that_does_not_end_costs_its_own_connection_only(
@@ -153,18 +152,26 @@ async def test_a_message_that_does_not_end_costs_its_own_connection_only(
 ) -> None:
     port = int(server.address.rsplit(":", 1)[1])
     with await asyncio.to_thread(handshaken, port) as stranger, capture_logs() as lines:
-        waiting = asyncio.ensure_future(server.recv())
-        await asyncio.to_thread(send_until_shut, stranger, zmtp(MORE_FRAMES, b"x" * 250) * 4000)
-        client.send(envelopes.wrap(KeepAlive()))
-        assert (await soon(waiting))[1].body == KeepAlive()
+        parts = zmtp(MORE_FRAMES, b"x" * 250) * 4000
+        await beside(server, client, envelopes, asyncio.to_thread(send_until_shut, stranger, parts, times=200))
         assert [(line["event"], line["shut"]) for line in lines] == [("a connection sent too much", True)]
         assert server.malformed == 1
 
 
-def send_until_shut(stranger: socket.socket, parts: bytes) -> None:
+async def beside(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory, attack: Awaitable[None]
+) -> None:
+    """Another client is served, once the attack is over."""
+    waiting = asyncio.ensure_future(server.recv())
+    await attack
+    client.send(envelopes.wrap(KeepAlive()))
+    assert (await soon(waiting))[1].body == KeepAlive()
+
+
+def send_until_shut(stranger: socket.socket, parts: bytes, *, times: int) -> None:
     stranger.settimeout(5.0)
     with contextlib.suppress(OSError):
-        for _ in range(200):
+        for _ in range(times):
             stranger.sendall(parts)
     until_shut(stranger)
 
