@@ -1,8 +1,8 @@
 // Scattered copies that compute the checksum of every block on the way: the bytes are looked at while they are in
 // registers, so that checking costs arithmetic only and no second pass over memory. The sums fill the processor's window
-// of instructions, in which a copy alone finds its next lines by itself; so blocks that lie scattered are copied a few at
-// once, in turn, each at a place in memory of its own. Of others lines are fetched early, a page ahead and on into the
-// block that is copied next.
+// of instructions, in which a copy alone finds its next lines by itself; so lines are fetched early, on into the block that
+// is copied next: a page ahead, or a quarter of one where blocks lie scattered and are copied a few at once, in turn, each
+// at a place in memory of its own.
 
 #include "abi.h"
 #include "xxh3.h"

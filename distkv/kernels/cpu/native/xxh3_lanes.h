@@ -10,14 +10,13 @@ DISTKV_LANES_TARGET void checksums_of_lanes(char* const* to, const char* const* 
     for (int lane = 0; lane < kLanes; ++lane) sums[lane] = first_sums();
     const int64_t last = size - kBlock;
     for (int64_t at = 0; at <= last; at += kBlock) {
-        if (at == last) {
-            for (int lane = 0; lane < kLanes; ++lane) _mm_prefetch(next[lane], _MM_HINT_T0);
-        }
         for (int64_t turn = 0; turn < kStripesPerBlock; turn += kStripesInTurn) {
             for (int lane = 0; lane < kLanes; ++lane) {
+                const char* const ahead = at == last ? next[lane] : from[lane] + at + kBlock;
                 for (int64_t i = turn; i < turn + kStripesInTurn; ++i) {
                     const bool ends = at == last && i == kStripesPerBlock - 1;
                     const int64_t where = at + i * kStripe;
+                    _mm_prefetch(ahead + i * kStripe, _MM_HINT_T0);
                     take<write>(sums[lane], to[lane] + where, from[lane] + where,
                                 kSecret + (ends ? kLastStripeKey : 8 * i));
                 }
