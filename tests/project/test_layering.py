@@ -30,6 +30,8 @@ LEAVES = {
     "places",
     "recent_peak",
     "token_ids",
+    "checksums",
+    "packed_numbers",
 }
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}

@@ -162,7 +162,7 @@ def test_a_process_that_was_killed_within_a_line_and_its_next_life() -> None:
         (lambda lines: lines[1:], "i0.jsonl:1: i0 has not begun"),
         (lambda lines: [*lines[:3], lines[3][:50], *lines[4:]], r"i0.jsonl:4: .*truncated"),
         (
-            lambda lines: [b'{"format":2,' + lines[0][1:].replace(b',"format":1', b""), *lines[1:]],
+            lambda lines: [b'{"format":3,' + lines[0][1:].replace(b',"format":2', b""), *lines[1:]],
             "i0.jsonl:1: expected f",
         ),
         (lambda lines: [lines[0], b'{"record":"event","t_s":"now"}'], r"i0.jsonl:2: Expected `float`, got `str` .*t_s"),

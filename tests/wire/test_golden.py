@@ -26,8 +26,13 @@ CENTRAL = {
 }  # fmt: skip
 # Fields of the former version that mean nothing any more: they are read over.
 GONE = {"DataEndpoint": {"local", "pool_pid", "pool_fd"}}
-# What carried many token ids as a list: they are packed now, and nothing else is read.
-PACKED_SINCE = {"Submit/ids": "body.prompt", "Step": "body.seqs[0].tokens"}
+# What carried many token ids or checksums as a list: they are packed now, and nothing else is read.
+PACKED_SINCE = {
+    "Submit/ids": "body.prompt",
+    "Step": "body.seqs[0].tokens",
+    "Pull": "body.checksums",
+    "Checksummed": "body.checksums",
+}
 REMAKE = "is the change meant? then: python -m tests.wire.golden --write"
 
 
@@ -95,7 +100,7 @@ def test_former_bytes_are_still_understood(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKED_SINCE)
-def test_lists_of_many_token_ids_are_refused_by_name(name: str) -> None:
+def test_lists_of_what_is_packed_are_refused_by_name(name: str) -> None:
     with pytest.raises(MalformedMessage, match=re.escape(f"got `array` - at `$.{PACKED_SINCE[name]}`")):
         decoded(name, bytes.fromhex(FORMER[name]["hex"]))
 

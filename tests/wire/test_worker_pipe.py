@@ -12,6 +12,7 @@ import threading
 import pytest
 import uvloop
 
+from distkv.checksums import pack, unpack
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire import worker_pipe
 from distkv.wire.codec import encode_envelope
@@ -41,7 +42,7 @@ async def test_commands_sent_before_the_worker_reads_arrive_in_order() -> None:
 async def test_a_message_of_megabytes_passes_both_ways() -> None:
     async with WorkerPipe() as pipe:
         command = ENVELOPES.wrap(Checksum(checksum_id=1, slots=tuple(range(1_000_000))))
-        result = Checksummed(checksum_id=1, checksums=tuple(range(2**63, 2**63 + 500_000)))
+        result = Checksummed(checksum_id=1, checksums=pack(range(2**63, 2**63 + 500_000)))
 
         def work() -> object:
             end = WorkerEnd(pipe.worker_end)
@@ -90,7 +91,7 @@ async def test_results_of_many_threads_do_not_mix(monkeypatch: pytest.MonkeyPatc
 
         def write(checksum_id: int) -> None:
             for i in range(100):
-                end.send(Checksummed(checksum_id=checksum_id, checksums=(i,) * 300))
+                end.send(Checksummed(checksum_id=checksum_id, checksums=pack((i,) * 300)))
 
         threads = [threading.Thread(target=write, args=(i,)) for i in range(3)]
         for thread in threads:
@@ -100,7 +101,7 @@ async def test_results_of_many_threads_do_not_mix(monkeypatch: pytest.MonkeyPatc
         for _ in range(300):
             envelope = await asyncio.wait_for(pipe.recv(), DEADLINE_S)
             assert isinstance(envelope.body, Checksummed)
-            got[envelope.body.checksum_id].append(envelope.body.checksums[0])
+            got[envelope.body.checksum_id].append(unpack(envelope.body.checksums)[0])
             ids.add(envelope.id)
         for thread in threads:
             await asyncio.to_thread(thread.join)

@@ -17,6 +17,7 @@ from distkv.actors.worker.pulls.batch import checksums_of_slots
 from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue
 from distkv.actors.worker.pulls.source_threads import SourceThreads
+from distkv.checksums import pack
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.wire.links import Pool
 from distkv.wire.messages.common import clipped
@@ -80,7 +81,7 @@ class Transfers:
                     raise AssertionError(f"{type(other).__name__} is no transfer")
 
     def _checksum(self, wanted: Checksum, cause: str) -> None:
-        checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
+        checksums = pack(checksums_of_slots(self._memory, wanted.slots))
         self._results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), cause)
 
     def _count(self, num_bytes: int, refused: int) -> None:

@@ -17,6 +17,8 @@ import msgspec
 
 from distkv.actors.instance.worker_rank import WorkerRank
 from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS, GREEDY
+from distkv.checksums import pack as pack_checksums
+from distkv.checksums import unpack as unpack_checksums
 from distkv.client.background import BackgroundLoop
 from distkv.config import InstanceConfig, build
 from distkv.token_ids import pack
@@ -133,11 +135,11 @@ class Instance:
         """Of the worker so far."""
         return self.loop.call(self._counters())
 
-    async def checksums(self, slots: Sequence[int]) -> tuple[int, ...]:
+    async def checksums(self, slots: Sequence[int]) -> Sequence[int]:
         """Of the worker's slots. On the loop."""
         number = self._number()
         answer: Checksummed = await self._ask(Checksum(checksum_id=number, slots=tuple(slots)), Checksummed, number)
-        return answer.checksums
+        return unpack_checksums(answer.checksums)
 
     async def pull(self, source: str, source_slots: Sequence[int], slots: Sequence[int], sums: Sequence[int]) -> str:
         """Bring another's rBlocks into the span; returns what is wrong with them, or "". On the loop."""
@@ -148,7 +150,7 @@ class Instance:
             source_incarnation=_INCARNATION,
             source_slots=tuple(source_slots),
             slots=tuple(slots),
-            checksums=tuple(sums),
+            checksums=pack_checksums(sums),
             span=SPAN,
         )
         answer: Pulled = await self._ask(pull, Pulled, number)

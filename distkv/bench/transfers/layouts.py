@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from distkv.checksums import pack
 from distkv.wire.links import PoolMemory
 from distkv.wire.links.memory.runs import Destination
 
@@ -31,12 +32,12 @@ def _marks(num_slots: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """source, target: slots of two pools of twice as many; block by block. checksums: of the blocks, if these are
-    known."""
+    """source, target: slots of two pools of twice as many; block by block. checksums: of the blocks, as a
+    message carries them, if these are known."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
-    checksums: tuple[int, ...] = ()
+    checksums: bytes = b""
 
     @classmethod
     def of(cls, kind: Kind, num_blocks: int, seed: int = 0) -> Layout:
@@ -54,8 +55,8 @@ class Layout:
     def told(self, checksums: Sequence[int]) -> Callable[[], Layout]:
         """Makes it anew, as a worker has it when it begins to read: just decoded. checksums: of every slot of the
         pool that is read from."""
-        encoded = msgspec.msgpack.encode((self.source, self.target, [checksums[slot] for slot in self.source]))
-        decoder = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]])
+        encoded = msgspec.msgpack.encode((self.source, self.target, pack(checksums[slot] for slot in self.source)))
+        decoder = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...], bytes])
         return lambda: Layout(*decoder.decode(encoded))
 
     def clear(self, pool: PoolMemory) -> None:

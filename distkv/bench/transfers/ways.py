@@ -19,13 +19,13 @@ import zmq
 from distkv.bench.transfers import ucx_messages
 from distkv.bench.transfers.layouts import Layout
 from distkv.bench.transfers.owner import IDENTITY, IOVECS, Reached, registered_with_all
+from distkv.checksums import pack
 from distkv.errors import DistKVError, LinkClosed
 from distkv.types import Transport
 from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to
 from distkv.wire.links.base import CheckingLink
 from distkv.wire.links.memory.mapped_copy import copy_blocks
 from distkv.wire.links.memory.runs import places_of
-from distkv.wire.links.memory.slot_numbers import are_equal
 from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.data import Attend
 
@@ -151,7 +151,7 @@ class Ways:
         if read is None:
             raise RuntimeError("nothing is checked on the way here")
         read.wait(DEADLINE_S)
-        if not are_equal(read.checksums, layout.checksums):
+        if pack(read.checksums) != layout.checksums:
             raise RuntimeError("blocks came with wrong checksums")
 
     def _messages_by_ucx(self, sock: socket.socket, receiver: ucx_messages.Receiver, layout: Layout) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -14,9 +14,9 @@ import click
 import msgspec
 from msgspec import Meta
 
+from distkv import checksums, token_ids
 from distkv.errors import ConfigError, MalformedMessage
 from distkv.log.lines import PRIVATE_FIELDS
-from distkv.token_ids import unpack
 from distkv.wire.capture import Frame, frames
 from distkv.wire.messages import envelope
 from distkv.wire.messages.data import DataMessage
@@ -24,6 +24,8 @@ from distkv.wire.messages.envelope import Envelope
 
 FORMATS = ("auto", "raw", "hex", "base64")
 HINT = "a capture begins where a message begins; --format says how its bytes are written"
+Unpack = Callable[[bytes], Sequence[int]]
+UNPACKED: dict[str, Unpack] = {"token ids": token_ids.unpack, "checksums": checksums.unpack}
 PRIVATE = PRIVATE_FIELDS | {"stop_token_ids"}
 DIRECTIONS = {
     "rManager or client → gManager": envelope.ToGManager,
@@ -120,7 +122,7 @@ def _shown(value: Any, show_private: bool) -> Any:
     if isinstance(value, msgspec.Struct):
         packed = _packed_fields(type(value))
         fields = {
-            name: list(unpack(field)) if name in packed and field is not None else field
+            name: list(packed[name](field)) if name in packed and field is not None else field
             for name, field in msgspec.structs.asdict(value).items()
         }
         return {
@@ -135,13 +137,14 @@ def _shown(value: Any, show_private: bool) -> Any:
 
 
 @cache
-def _packed_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Those that carry token ids as bytes."""
-    return frozenset(
-        field.name
+def _packed_fields(kind: type[msgspec.Struct]) -> dict[str, Unpack]:
+    """Those that carry numbers as bytes, with what makes numbers of them."""
+    return {
+        field.name: UNPACKED[one.extra["packed"]]
         for field in msgspec.structs.fields(kind)
-        if any(isinstance(one, Meta) and "packed" in (one.extra or {}) for one in _metas(field.type))
-    )
+        for one in _metas(field.type)
+        if isinstance(one, Meta) and one.extra and "packed" in one.extra
+    }
 
 
 def _metas(annotation: Any) -> Iterator[Any]:

@@ -29,7 +29,7 @@ def result(message: fw.SeqResult, is_end: bool) -> fw.SeqResult:
 
 def checksummed(message: fw.Checksummed) -> fw.Checksummed:
     """As many."""
-    return replace(message, checksums=(0,) * len(message.checksums))
+    return replace(message, checksums=bytes(len(message.checksums)))
 
 
 def peer_request(message: PeerRequest) -> PeerRequest:
@@ -45,7 +45,7 @@ def to_worker(message: ToWorker) -> ToWorker:
         case tw.Step():
             return replace(message, seqs=tuple(map(_seq_step, message.seqs)))
         case tw.Pull():
-            return replace(message, checksums=(0,) * len(message.checksums))
+            return replace(message, checksums=bytes(len(message.checksums)))
         case _:
             return message
 

@@ -13,7 +13,7 @@ from distkv.control.rmanager.state import RManagerSettings
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import Submit
 
-FORMAT = 1
+FORMAT = 2
 """Of recordings; another one is not read."""
 
 

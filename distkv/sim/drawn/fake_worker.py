@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from distkv.checksums import pack
+from distkv.checksums import unpack as unpack_checksums
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
@@ -133,7 +135,7 @@ class FakeWorker:
             case tw.Checksum():
                 return [
                     fw.Checksummed(
-                        checksum_id=message.checksum_id, checksums=tuple(self.checksum(s) for s in message.slots)
+                        checksum_id=message.checksum_id, checksums=pack(self.checksum(s) for s in message.slots)
                     )
                 ]
             case tw.Grant():
@@ -187,7 +189,8 @@ class FakeWorker:
             return "the pull failed"
         if pull.span is not None and pull.span not in {grant.span for grant in self.spans.values()}:
             return "the span is gone"
-        for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, pull.checksums, strict=True):
+        expected = unpack_checksums(pull.checksums)
+        for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, expected, strict=True):
             if source.checksum(from_slot) != checksum:
                 return "checksum mismatch"
             self.pool[slot] = list(source.pool[from_slot])

@@ -32,6 +32,8 @@ PackedIds = Annotated[bytes, _PACKED_IDS]
 """Many token ids, as `distkv.token_ids` packs them: decoding makes no object of each."""
 PackedIdsInPlace = Annotated[memoryview, _PACKED_IDS]
 """The same, where they are the most of a message: not even copied out of it."""
+PackedChecksums = Annotated[bytes, Meta(extra={"packed": "checksums"})]
+"""Checksums (XXH3, 64 bit) of many rBlocks, as `distkv.checksums` packs them."""
 
 
 def clipped(reason: str) -> str:

@@ -12,6 +12,7 @@ from distkv.wire.messages.common import (
     DataEndpoint,
     InstanceId,
     Message,
+    PackedChecksums,
     Reason,
     RequestId,
     Seconds,
@@ -73,7 +74,7 @@ class Checksummed(Message, frozen=True):
     """Checksums of the slots of `Checksum`, in order."""
 
     checksum_id: Count  #: as in `Checksum`
-    checksums: tuple[int, ...]  #: XXH3 (64 bit) of the slots, in order
+    checksums: PackedChecksums  #: of the slots, in order
 
 
 class Pulled(Message, frozen=True):

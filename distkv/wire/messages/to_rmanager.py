@@ -191,7 +191,7 @@ class ReadyBlock(Value, frozen=True, array_like=True):
     """A full rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
 
     slot: Count  #: where the rBlock lies in the source's pool
-    checksum: int  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
+    checksum: Count  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
 
 
 class BlocksReady(Message, frozen=True):

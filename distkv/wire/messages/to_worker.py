@@ -10,7 +10,18 @@ import msgspec
 
 from distkv.structured_output import StructuredOutput
 from distkv.token_ids import ID_BYTES
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, PackedIds, RequestId, Run, SpanRef, Value
+from distkv.wire.messages.common import (
+    Count,
+    InstanceId,
+    Member,
+    Message,
+    PackedChecksums,
+    PackedIds,
+    RequestId,
+    Run,
+    SpanRef,
+    Value,
+)
 
 
 class Sampling(Value, frozen=True, omit_defaults=True):
@@ -131,7 +142,7 @@ class Pull(Message, frozen=True):
     source_incarnation: int  #: its incarnation; another one is not read
     source_slots: tuple[int, ...]  #: slots there
     slots: tuple[int, ...]  #: slots here, same order
-    checksums: tuple[int, ...]  #: what each must have after the copy, same order
+    checksums: PackedChecksums  #: what each must have after the copy, same order
     #: the lent span they go into, pinned meanwhile; None when their debtor takes them back
     span: SpanRef | None = None
 

@@ -19,6 +19,7 @@ from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.pulls import pull_queue, source_threads
 from distkv.actors.worker.transfers import Transfers
+from distkv.checksums import pack
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
@@ -142,7 +143,7 @@ async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatc
     own.memory.zero_()
     links = peer_links("puller", SLOT_BYTES)
     source_slots, slots = (4, 5, 6, 1, 0), (0, 2, 1, 6, 3)
-    sums = tuple(xxhash.xxh3_64_intdigest(slot(pool, number)) for number in source_slots)
+    sums = pack(xxhash.xxh3_64_intdigest(slot(pool, number)) for number in source_slots)
     with served(pool) as member:
         links.update((member,))
         async with WorkerPipe() as pipe:
@@ -157,7 +158,7 @@ async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatc
                 checksums=sums,
             )
             wrong = Pull(
-                pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=(7,)
+                pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=pack([7])
             )
             found = []
             for command in (pull, Checksum(checksum_id=3, slots=slots), wrong):

@@ -13,6 +13,7 @@ import xxhash
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls import source_threads
 from distkv.actors.worker.transfers import Transfers
+from distkv.checksums import pack
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -77,7 +78,7 @@ class Puller:
                 source_incarnation=self._source.incarnation,
                 source_slots=slots,
                 slots=into,
-                checksums=tuple(checksums),
+                checksums=pack(checksums),
                 span=ref,
             )
         )
@@ -102,7 +103,7 @@ async def puller(config: ModelConfig, source: Worker, request: pytest.FixtureReq
 async def test_seals_are_checksums_of_the_slots(puller: Puller) -> None:
     puller.worker.fill()
     answer = await puller.ask(Checksum(checksum_id=9, slots=(3, 0)))
-    expected = tuple(xxhash.xxh3_64_intdigest(puller.worker.slot(slot)) for slot in (3, 0))
+    expected = pack(xxhash.xxh3_64_intdigest(puller.worker.slot(slot)) for slot in (3, 0))
     assert answer == Checksummed(checksum_id=9, checksums=expected)
 
 
@@ -172,8 +173,10 @@ async def test_a_silent_source_keeps_nobody_elses_blocks_waiting(
     other.fill()
     puller.links.update((source.member, other.member))
     source.listener.faults.hold("read")
-    sums = tuple(xxhash.xxh3_64_intdigest(other.slot(slot)) for slot in (2, 3))
-    silent = Pull(pull_id=1, source_id="source", source_incarnation=3, source_slots=(1,), slots=(1,), checksums=(0,))
+    sums = pack(xxhash.xxh3_64_intdigest(other.slot(slot)) for slot in (2, 3))
+    silent = Pull(
+        pull_id=1, source_id="source", source_incarnation=3, source_slots=(1,), slots=(1,), checksums=bytes(8)
+    )
     good = Pull(pull_id=2, source_id="other", source_incarnation=1, source_slots=(2, 3), slots=(5, 6), checksums=sums)
     for pull in (silent, silent, good):
         puller.transfers.put(ENVELOPES.wrap(pull))
@@ -196,7 +199,12 @@ async def test_few_blocks_of_mapped_memory_come_without_another_thread(puller: P
 
     async def pulled(checksum: int) -> str:
         pull = Pull(
-            pull_id=1, source_id="mapped", source_incarnation=1, source_slots=(2,), slots=(5,), checksums=(checksum,)
+            pull_id=1,
+            source_id="mapped",
+            source_incarnation=1,
+            source_slots=(2,),
+            slots=(5,),
+            checksums=pack([checksum]),
         )
         answer = await puller.ask(pull)
         assert isinstance(answer, Pulled)
@@ -283,7 +291,7 @@ async def test_a_source_whose_address_is_none(puller: Puller, source: Worker, ad
 
 
 async def test_slots_that_do_not_exist_are_no_reason_to_fail(puller: Puller) -> None:
-    pull = Pull(pull_id=5, source_id="source", source_incarnation=3, source_slots=(99,), slots=(1,), checksums=(0,))
+    pull = Pull(pull_id=5, source_id="source", source_incarnation=3, source_slots=(99,), slots=(1,), checksums=bytes(8))
     answer = await puller.ask(pull)
     assert isinstance(answer, Pulled)
     assert "slot 99 is outside the pool" in answer.problem

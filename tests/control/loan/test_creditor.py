@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distkv.checksums import pack
 from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer
@@ -155,7 +156,7 @@ def test_blocks_are_pulled_in_order_and_answered_when_they_are_there(lending: Le
     lending.creditor.on_blocks_ready(DEBTOR, ready)
     (pull,) = issued(lending.state, Pull)
     assert (pull.span, pull.source_id, pull.source_slots) == (loan.span, "p", (0, 1))
-    assert (pull.slots, pull.checksums) == (loan.slots[:2], (7, 8))
+    assert (pull.slots, pull.checksums) == (loan.slots[:2], pack((7, 8)))
     lending.creditor.on_blocks_ready(DEBTOR, ready)
     assert lending.answers() == [], "it is reading already"
     assert lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distkv.checksums import pack
 from distkv.clock import ManualClock
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.moves import (
@@ -41,7 +42,7 @@ class Moving:
         """The worker answers the one `Checksum` there is: slot n has checksum 500 + n."""
         (command,) = issued(self.state, Checksum)
         self.mover.on_checksummed(
-            Checksummed(checksum_id=command.checksum_id, checksums=tuple(500 + slot for slot in command.slots))
+            Checksummed(checksum_id=command.checksum_id, checksums=pack(500 + slot for slot in command.slots))
         )
         self.advance()
         return command
@@ -202,8 +203,8 @@ def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -
     (command,) = issued(moving.state, Checksum)
     block = moving.seq.placement.blocks[0]
     block.full = False
-    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
-    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
+    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=pack([1])))
+    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=pack([1])))
     assert block.checksum is None and not block.checksumming and debt.num_ready == 0
 
 

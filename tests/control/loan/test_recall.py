@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distkv.checksums import pack
 from distkv.clock import ManualClock
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.debts import DebtBook
@@ -55,7 +56,7 @@ def test_all_come_home_when_there_is_room() -> None:
     recalling.reclaim()
     pull = recalling.pull()
     assert (pull.source_id, pull.source_incarnation, pull.span) == ("p", 1, None)
-    assert pull.source_slots == recalling.debt.slots and pull.checksums == (1000, 1001, 1002)
+    assert pull.source_slots == recalling.debt.slots and pull.checksums == pack((1000, 1001, 1002))
     assert sorted(recalling.recaller.slots()) == list(pull.slots)
     recalling.check()
     recalling.reclaim()

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from distkv.checksums import pack
 from distkv.control import commands as c
 from distkv.control.blocks import SlotState
 from distkv.control.request.answer.output import NoText
@@ -166,7 +167,7 @@ UNKNOWN = SpanRef(span_id="unknown", epoch=Epoch(7, 1))
     [
         c.FromWorker(fw.StepResult(step_id=77, results=())),
         c.FromWorker(fw.StepResult(step_id=2, results=())),
-        c.FromWorker(fw.Checksummed(checksum_id=1, checksums=(1, 2))),
+        c.FromWorker(fw.Checksummed(checksum_id=1, checksums=pack((1, 2)))),
         c.FromWorker(fw.Pulled(pull_id=1)),
         c.FromWorker(fw.Revoked(span=UNKNOWN)),
         c.FromWorker(fw.Linked(instance_id="nobody", incarnation=1, problem="no")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distkv.checksums import pack
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.moves import Mover
 from distkv.control.request.sequence import Sequence
@@ -72,7 +73,7 @@ def test_blocks_that_a_decode_makes_room_by_leave_together() -> None:
     mover.advance(full, admitting.clock.now())
     (checksum,) = issued(admitting.state, Checksum)
     assert len(checksum.slots) == LEAST_MOVE_BLOCKS
-    mover.on_checksummed(Checksummed(checksum_id=checksum.checksum_id, checksums=(1,) * LEAST_MOVE_BLOCKS))
+    mover.on_checksummed(Checksummed(checksum_id=checksum.checksum_id, checksums=pack((1,) * LEAST_MOVE_BLOCKS)))
     mover.advance(full, admitting.clock.now())
     (ready,) = issued(admitting.state, BlocksReady)
     assert len(ready.blocks) == LEAST_MOVE_BLOCKS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from distkv.checksums import pack
 from distkv.sim.drawn.fake_worker import FakeWorker, expected_output, logprobs_at, next_token
 from distkv.sim.machines.channel import thread_of
 from distkv.wire.messages import from_worker as fw
@@ -51,7 +52,7 @@ def lent() -> tuple[FakeWorker, FakeWorker]:
         source_incarnation=1,
         source_slots=(0,),
         slots=(3,),
-        checksums=(a.checksum(0),),
+        checksums=pack([a.checksum(0)]),
         span=SPAN,
     )
     assert b.handle(pull) == [fw.Pulled(pull_id=1)]
@@ -127,11 +128,11 @@ def test_nothing_is_pulled_that_is_not_what_was_promised() -> None:
         source_incarnation=1,
         source_slots=(0,),
         slots=(5,),
-        checksums=(a.checksum(0),),
+        checksums=pack([a.checksum(0)]),
         span=SPAN,
     )
     problems = {
-        "checksum mismatch": msgspec.structs.replace(pull, checksums=(1,)),
+        "checksum mismatch": msgspec.structs.replace(pull, checksums=pack([1])),
         "the source is gone": msgspec.structs.replace(pull, source_incarnation=2),
         "the span is gone": msgspec.structs.replace(pull, span=SpanRef(span_id="s", epoch=Epoch(1, 2))),
     }
@@ -168,10 +169,10 @@ def test_a_path_that_is_cut_gives_neither_partials_nor_blocks_and_the_other_way_
     lost = result(a, msgspec.structs.replace(read, attempt=1))
     assert (lost.status, lost.lost) == ("lost", ("b",))
     pull = tw.Pull(
-        pull_id=2, source_id="b", source_incarnation=1, source_slots=(3,), slots=(5,), checksums=(b.checksum(3),)
+        pull_id=2, source_id="b", source_incarnation=1, source_slots=(3,), slots=(5,), checksums=pack([b.checksum(3)])
     )
     assert a.handle(pull) == [fw.Pulled(pull_id=2, problem="the source is gone")]
-    back = msgspec.structs.replace(pull, source_id="a", source_slots=(0,), checksums=(a.checksum(0),))
+    back = msgspec.structs.replace(pull, source_id="a", source_slots=(0,), checksums=pack([a.checksum(0)]))
     assert b.handle(back) == [fw.Pulled(pull_id=2, problem="")]
     a.cut_from.clear()
     assert a.handle(pull) == [fw.Pulled(pull_id=2, problem="")]
@@ -181,7 +182,7 @@ def test_pulls_fail_where_they_are_to() -> None:
     a, b = lent()
     b.pulls_fail = True
     pull = tw.Pull(
-        pull_id=2, source_id="a", source_incarnation=1, source_slots=(0,), slots=(5,), checksums=(a.checksum(0),)
+        pull_id=2, source_id="a", source_incarnation=1, source_slots=(0,), slots=(5,), checksums=pack([a.checksum(0)])
     )
     assert b.handle(pull) == [fw.Pulled(pull_id=2, problem="the pull failed")]
     assert b.pool[5] == [None] * BLOCK

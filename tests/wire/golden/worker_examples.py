@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distkv.checksums import pack
 from distkv.structured_output import StructuredOutput
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker, to_worker
@@ -74,7 +75,7 @@ WORKER_BODIES: dict[str, tuple[str, Control]] = {
             source_incarnation=BORN_0,
             source_slots=(4, 5),
             slots=(20, 21),
-            checksums=CHECKSUMS,
+            checksums=pack(CHECKSUMS),
             span=SPAN,
         ),
     ),
@@ -119,7 +120,7 @@ WORKER_BODIES: dict[str, tuple[str, Control]] = {
         ),
     ),
     "Compiled": ("worker", from_worker.Compiled(grammar_id=6, problem="the model has no tokenizer.json")),
-    "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
+    "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=pack(CHECKSUMS))),
     "Linked": (
         "worker",
         from_worker.Linked(instance_id="i1", incarnation=SPAN.epoch.incarnation, problem="no answer within 1.000 s"),

@@ -7,11 +7,11 @@ from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls.batch import checks
 from distkv.actors.worker.pulls.pull_job import Ends
 from distkv.actors.worker.pulls.pull_queue import Count
+from distkv.checksums import pack
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.errors import LinkError, WireError
 from distkv.wire.links import Pool, TensorLink
 from distkv.wire.links.memory.pool_memory import slots_problem
-from distkv.wire.links.memory.slot_numbers import are_equal
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_worker import Pull
 
@@ -61,7 +61,7 @@ class PullsAtOnce:
             found = link.copy_checked(pull.source_slots, [base + slot * size for slot in pull.slots])
         except (LinkError, WireError, ValueError):
             return False
-        if found is None or not are_equal(found, pull.checksums):
+        if found is None or pack(found) != pull.checksums:
             return False
         self._count(len(pull.slots) * self._pool.slot_bytes, 0)
         self._ends.pulled(Pulled(pull_id=pull.pull_id), cause)

@@ -25,7 +25,6 @@ from distkv.wire.links import (
 )
 from distkv.wire.links.memory.mapped_copy import checksums_of
 from distkv.wire.links.memory.pool_memory import slots_problem
-from distkv.wire.links.memory.slot_numbers import are_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,8 @@ class Batch:
             elif self._views and not (self._by_device or isinstance(self._pool, PoolMemory)):
                 found = checksums(self._views, self._pool.slot_bytes)
         found = found or checksums_of_slots(self._pool, self._slots)
-        expected = [job.pull.checksums[index] for job, index in self._blocks]
-        if are_equal(found, expected):
+        expected = array("Q", [job.checksums[index] for job, index in self._blocks])
+        if found == expected:
             return
         for (job, _index), checksum, right in zip(self._blocks, found, expected, strict=True):
             job.wrong += checksum != right

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Protocol
 
+from distkv.checksums import unpack
 from distkv.errors import DistKVError
 from distkv.wire.links import TensorLink
 from distkv.wire.messages.common import clipped
@@ -20,12 +21,13 @@ class Ends(Protocol):
 
 
 class PullJob:
-    """link: by which it is read, once it is begun. pins: what keeps its destination from being given to others until
-    its end was said. taken: its blocks that were given to reads. reads: those under way. wrong: its blocks whose
-    checksum is another. problem: why it has failed. cause: of its end."""
+    """checksums: what its blocks must have. link: by which it is read, once it is begun. pins: what keeps its
+    destination from being given to others until its end was said. taken: its blocks that were given to reads. reads:
+    those under way. wrong: its blocks whose checksum is another. problem: why it has failed. cause: of its end."""
 
     def __init__(self, pull: Pull, cause: str) -> None:
         self.pull, self.cause = pull, cause
+        self.checksums = unpack(pull.checksums)
         self.link: TensorLink | None = None
         self.pins = ExitStack()
         self.taken = self.reads = self.wrong = 0

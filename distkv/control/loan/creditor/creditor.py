@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from distkv import events
+from distkv.checksums import pack
 from distkv.control.commands import Answer, TellWorker
 from distkv.control.loan.creditor.lending import Loan
 from distkv.control.loan.creditor.reclaimer import Reclaimer
@@ -155,7 +156,7 @@ class Creditor:
                     source_incarnation=message.source_incarnation,
                     source_slots=tuple(block.slot for block in message.blocks),
                     slots=slots,
-                    checksums=tuple(block.checksum for block in message.blocks),
+                    checksums=pack(block.checksum for block in message.blocks),
                 )
             )
         )

@@ -7,6 +7,7 @@ place → the old place is free when no step names it any more.
 from __future__ import annotations
 
 from distkv import events
+from distkv.checksums import unpack
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.paths import LONGEST_UNUSED_S, Path
@@ -99,7 +100,7 @@ class Mover:
         """Checksums are there."""
         if (asked := self._checksums.pop(message.checksum_id, None)) is not None:
             seq, pairs = asked
-            Placement.checksummed(pairs, message.checksums)
+            Placement.checksummed(pairs, unpack(message.checksums))
             self._state.sequences.touch(seq)
 
     def on_complete(self, creditor_id: str, message: Complete, now: float) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distkv import events
+from distkv.checksums import pack
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellWorker
 from distkv.control.loan.debtor.borrow import Purpose
@@ -218,7 +219,7 @@ class Recaller:
                     source_incarnation=member.incarnation,
                     source_slots=tuple(debt.slots[block.index] for block in blocks),
                     slots=tuple(slots),
-                    checksums=tuple(block.checksum or 0 for block in blocks),
+                    checksums=pack(block.checksum or 0 for block in blocks),
                 )
             )
         )

@@ -5,24 +5,19 @@
 #include <cstring>
 
 #include "abi.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "widths.h"
 
 namespace {
 
 // Of a whole call: what is larger leaves the caches before anybody reads it, and does not push out what is in them.
 constexpr int64_t kStreamBytes = 1 << 20;
 constexpr int64_t kAhead = 1024;
-// Short runs are copied so many at once, so many bytes of each in turn: what each of them waits for, the walk to its page
-// and its first lines, comes while others are copied, as no processor fetches ahead from one page into another.
-constexpr int kLanes = 4;
-constexpr int64_t kTurn = 256, kFetched = 1024, kLongestLane = 1 << 17;
+// Of a run: with shorter parts, which lie next to each other, memory is slower.
+constexpr int64_t kLongestPart = 1 << 16;
 
 #if defined(__x86_64__)
 
-// Past the caches; `to` is aligned by 64 bytes first.
+// Past the caches, what is no lane; `to` is aligned by 64 bytes first.
 __attribute__((target("avx2"))) void stream_copy(char* to, const char* from, int64_t size) {
     const int64_t head = (64 - (reinterpret_cast<uintptr_t>(to) & 63)) & 63;
     if (size < head + 256) {
@@ -44,20 +39,9 @@ __attribute__((target("avx2"))) void stream_copy(char* to, const char* from, int
     std::memcpy(to + at, from + at, size - at);
 }
 
-// kLanes runs of `size` bytes, a multiple of kTurn; each `to` is aligned by 32 bytes. next: those that follow in time.
-__attribute__((target("avx2"))) void stream_lanes(char* const* to, const char* const* from, const char* const* next,
-                                                  int64_t size) {
-    for (int64_t at = 0; at < size; at += kTurn) {
-        if (at + kFetched == size) {
-            for (int lane = 0; lane < kLanes; ++lane) _mm_prefetch(next[lane], _MM_HINT_T0);
-        }
-        for (int lane = 0; lane < kLanes; ++lane) {
-            for (int64_t part = at; part < at + kTurn; part += 32) {
-                const __m256i data = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from[lane] + part));
-                _mm256_stream_si256(reinterpret_cast<__m256i*>(to[lane] + part), data);
-            }
-        }
-    }
+void stream_lanes(char* const* to, const char* const* from, const char* const* next, int64_t size) {
+    static const WorkOnLanes work = work_on_lanes<Write::PAST, false>();
+    work(to, from, next, size, nullptr);
 }
 
 bool can_stream() {
@@ -75,7 +59,7 @@ bool can_stream() { return false; }
 
 #endif
 
-// The runs of a call, one after the other.
+// The runs of a call. They are copied a few at once (lanes.h), long ones in parts.
 class Copies {
 public:
     explicit Copies(int64_t total_bytes) : streams_(total_bytes >= kStreamBytes && can_stream()) {}
@@ -85,6 +69,21 @@ public:
             std::memcpy(to, from, size);
             return;
         }
+        const int64_t parts = (size + kLongestPart - 1) / kLongestPart;
+        const int64_t part = (size / kLaneBytes + parts - 1) / parts * kLaneBytes;
+        for (; part && size >= part; to += part, from += part, size -= part) add_part(to, from, part);
+        if (size) add_part(to, from, size);
+    }
+
+    void end() {
+        end_lanes();
+#if defined(__x86_64__)
+        if (streams_) _mm_sfence();
+#endif
+    }
+
+private:
+    void add_part(char* to, const char* from, int64_t size) {
         if (!is_lane(to, size) || (held_ && size != size_)) end_lanes();
         if (!is_lane(to, size)) {
             stream_copy(to, from, size);
@@ -101,16 +100,8 @@ public:
         from_[held_++] = from;
     }
 
-    void end() {
-        end_lanes();
-#if defined(__x86_64__)
-        if (streams_) _mm_sfence();
-#endif
-    }
-
-private:
     static bool is_lane(char* to, int64_t size) {
-        return size <= kLongestLane && size % kTurn == 0 && (reinterpret_cast<uintptr_t>(to) & 31) == 0;
+        return size % kLaneBytes == 0 && (reinterpret_cast<uintptr_t>(to) & 63) == 0;
     }
 
     void end_lanes() {

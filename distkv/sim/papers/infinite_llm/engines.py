@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from distkv.checksums import pack
 from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.around import Around
 from distkv.sim.timed.engine.engine import Engine, Reply
@@ -109,7 +110,7 @@ class ClosedLoop:
                 source_incarnation=1,
                 source_slots=tuple(range(move.blocks)),
                 slots=tuple(range(move.blocks)),
-                checksums=(0,) * move.blocks,
+                checksums=pack((0,) * move.blocks),
             )
             self._engines[move.target].receive(pull)
         self._begin(index)

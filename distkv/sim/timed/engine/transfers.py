@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from distkv.checksums import pack
 from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.serving import SpanBook
 from distkv.sim.timed.links import Links
@@ -49,7 +50,7 @@ class Transfers:
         """One pass over these blocks, as fast as blocks are read where that is fastest."""
         took_s = len(wanted.slots) * self._block_bytes / self._memory_bytes_per_s
         self._summed_at = max(self._agenda.now(), self._summed_at) + took_s
-        answer = Checksummed(checksum_id=wanted.checksum_id, checksums=wanted.slots)
+        answer = Checksummed(checksum_id=wanted.checksum_id, checksums=pack(wanted.slots))
         self._agenda.at(self._summed_at, lambda: self._reply(answer))
 
     def pull(self, pull: Pull) -> None:

@@ -38,11 +38,3 @@ def places_at(base: int, numbers: array[int], block_bytes: int) -> array[int]:
         function(numbers.buffer_info()[0], len(numbers), base, block_bytes, places.buffer_info()[0])
         return places
     return array("q", [base + number * block_bytes for number in numbers])
-
-
-def are_equal(found: array[int], expected: Sequence[int]) -> bool:
-    """Whether checksums (uint64) are those that were expected, whatever numbers these are."""
-    try:
-        return found == array("Q", expected)
-    except OverflowError:
-        return False

@@ -21,6 +21,7 @@ from distkv.actors.worker.links import mapped_pools
 from distkv.actors.worker.links.mapped_pools import GivenMemory, MappedPools, mapped_pools_of
 from distkv.actors.worker.pulls import source_threads
 from distkv.actors.worker.transfers import Transfers
+from distkv.checksums import pack
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
@@ -165,8 +166,8 @@ async def test_pulls_are_verified(slot_bytes: int, monkeypatch: pytest.MonkeyPat
         held = slots_of(source)
         sums = tuple(xxhash.xxh3_64_intdigest(held[number]) for number in source_slots)
         named = {"source_id": "source", "source_incarnation": 1}
-        pull = Pull(pull_id=1, source_slots=source_slots, slots=slots, checksums=sums, **named)  # type: ignore[arg-type]
-        wrong = Pull(pull_id=2, source_slots=(1, 2), slots=(5, 4), checksums=(sums[3], 7), **named)  # type: ignore[arg-type]
+        pull = Pull(pull_id=1, source_slots=source_slots, slots=slots, checksums=pack(sums), **named)  # type: ignore[arg-type]
+        wrong = Pull(pull_id=2, source_slots=(1, 2), slots=(5, 4), checksums=pack((sums[3], 7)), **named)  # type: ignore[arg-type]
         monkeypatch.setattr(DevicePool, "writing", None, raising=False)  # no staging
         async with WorkerPipe() as pipe:
             transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
@@ -181,7 +182,7 @@ async def test_pulls_are_verified(slot_bytes: int, monkeypatch: pytest.MonkeyPat
                 await thread
         assert found == [
             Pulled(pull_id=1),
-            Checksummed(checksum_id=3, checksums=sums),
+            Checksummed(checksum_id=3, checksums=pack(sums)),
             Pulled(pull_id=2, problem="1 of 2 checksums do not match"),
         ]
         now = slots_of(own)

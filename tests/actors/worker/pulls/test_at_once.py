@@ -12,6 +12,7 @@ from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls import at_once
 from distkv.actors.worker.pulls.at_once import PullsAtOnce, most_blocks
+from distkv.checksums import pack
 from distkv.engine.device.cpu import CpuDevice
 from distkv.types import Transport
 from distkv.wire.links.memory.mapped_copy import can_check
@@ -54,7 +55,7 @@ class Puller:
             source_incarnation=self.source.incarnation,
             source_slots=source_slots,
             slots=(4, 2),
-            checksums=tuple(sums),
+            checksums=pack(sums),
             span=ref,
         )
         return self.pulls.pull(pull, "why")

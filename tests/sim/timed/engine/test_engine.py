@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from distkv.checksums import pack
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.around import Around
@@ -275,7 +276,7 @@ def pull(source: str, blocks: int, pull_id: int = 1, incarnation: int = 1) -> tw
         source_incarnation=incarnation,
         source_slots=slots,
         slots=slots,
-        checksums=slots,
+        checksums=pack(slots),
     )
 
 
@@ -355,7 +356,7 @@ def test_a_checksum_is_a_pass_over_the_blocks() -> None:
     bench.engines[0].receive(tw.Checksum(checksum_id=1, slots=(3, 4)))
     bench.agenda.run()
     assert bench.replies["i0"] == [
-        (pytest.approx(2 * BLOCK_BYTES / 1e9), fw.Checksummed(checksum_id=1, checksums=(3, 4)))
+        (pytest.approx(2 * BLOCK_BYTES / 1e9), fw.Checksummed(checksum_id=1, checksums=pack((3, 4))))
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from distkv.wire.links.memory import slot_numbers
 from distkv.wire.links.memory.pool_memory import slots_problem
-from distkv.wire.links.memory.slot_numbers import FEW, are_equal, bounds_of, numbers_of, places_at
+from distkv.wire.links.memory.slot_numbers import FEW, bounds_of, numbers_of, places_at
 from distkv.wire.links.memory.slot_views import SlotViews
 
 
@@ -45,10 +45,3 @@ def test_a_slot_that_is_not_there_is_named_whatever_number_it_is(wrong: int, cou
     assert f"slot {wrong} is outside" in slots_problem(slots, 100)
     with pytest.raises(ValueError, match=str(wrong)):
         SlotViews(memoryview(bytearray(400)), 4, slots)
-
-
-@pytest.mark.parametrize("expected", [[1, 2**64 - 2], [1], [], [1, 2**64], [1, -1]])
-def test_checksums_that_are_no_checksums_are_other_ones(expected: list[int]) -> None:
-    found = array("Q", [1, 2**64 - 1])
-    assert are_equal(found, [1, 2**64 - 1])
-    assert not are_equal(found, expected)
