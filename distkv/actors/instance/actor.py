@@ -128,7 +128,7 @@ class InstanceActor:
     def tick(self) -> None:
         """Let time pass."""
         self._status.tick(self._clock.now())
-        self._handle(c.Tick(), "")
+        self._handle(c.Tick(is_behind=self._server.has_waiting()), "")
         self._ticks += 1
         if self._ticks % TICKS_BETWEEN_CHECKS == 0 and self._core.is_idle:
             self._core.validate()

@@ -7,7 +7,8 @@ from distkv.control.timers import Timers
 CLIENT_TIMEOUT_S = 10.0
 LAST_S = 1.0
 """Of it: as long after everything else it is looked again, when what came meanwhile has been read. An instance that was
-stopped or busy finds its clients silent, and their signs of life in its inbox."""
+stopped or busy finds its clients silent, and their signs of life in its inbox. While it is still reading nobody is
+judged: behind a message of millions of parts everybody's signs of life wait for seconds."""
 
 
 class ClientBook:
@@ -32,9 +33,13 @@ class ClientBook:
         self._doubtful.discard(route)
         self._look_at.cancel(route)
 
-    def silent(self, now: float) -> list[bytes]:
-        """Routes that nothing was heard of for too long; each is given out once."""
+    def silent(self, is_behind: bool, now: float) -> list[bytes]:
+        """Routes that nothing was heard of for too long; each is given out once. is_behind: as in `Tick`."""
         due = self._look_at.take_due(now)
+        if is_behind:
+            for route in due:
+                self._look_at.set(route, now + LAST_S)
+            return []
         silent = [route for route in due if route in self._doubtful]
         for route in due:
             if route in self._doubtful:

@@ -64,7 +64,7 @@ class RManager:
                 self._parts.heartbeats.on_submitted(event.submit.request_id)
                 self._parts.requests.submit(event, now)
             case c.Tick():
-                self._tick(now)
+                self._tick(event.is_behind, now)
             case c.PeerDisconnected():
                 self._parts.peers.suspect(event.instance_id, now)
             case c.ClientGone():
@@ -95,7 +95,7 @@ class RManager:
 
     # --- time
 
-    def _tick(self, now: float) -> None:
+    def _tick(self, is_behind: bool, now: float) -> None:
         parts = self._parts
         parts.losses.peers(parts.peers.tick(now), now)
         self.state.paths.tick(now)
@@ -107,7 +107,7 @@ class RManager:
         parts.reclaimer.tick(now)
         self._end_leases(now)
         parts.debts.tick(now)
-        for route in parts.clients.silent(now):
+        for route in parts.clients.silent(is_behind, now):
             self._inboxes.client_silent(route, now)
         parts.mover.tick(now)
         if parts.heartbeats.due(now):

@@ -37,7 +37,7 @@ from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.counters import Counters
 from tests.control.parts import make_member
 from tests.token_ids import prompt_fields
-from tests.waiting import soon
+from tests.waiting import soon, until
 
 BLOCK = 4
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
@@ -249,6 +249,17 @@ async def route_of(client: ClientChannel[Any], running: Running) -> bytes:
     await soon(client.recv())
     (event,) = running.core.of(c.ClientRequested)
     return event.route
+
+
+async def test_a_tick_says_whether_messages_lie_unread(running: Running) -> None:
+    running.actor.tick()
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
+        await until(running.server.has_waiting)
+        running.actor.tick()
+        await served(running)
+        running.actor.tick()
+    assert [tick.is_behind for tick in running.core.of(c.Tick)] == [False, True, False]
 
 
 async def test_an_answer_that_no_client_would_read_fails_its_own_request(running: Running) -> None:

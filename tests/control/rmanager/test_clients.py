@@ -15,7 +15,7 @@ def test_who_is_not_heard_is_silent_once() -> None:
     clients.alive(b"stranger", 5.0)
     found, now = [], 5.0
     while (now := clients.next_deadline()) < math.inf:
-        found += [(route, now) for route in clients.silent(now)]
+        found += [(route, now) for route in clients.silent(False, now)]
     assert found == [(b"a", 5.0 + CLIENT_TIMEOUT_S)]
 
 
@@ -23,9 +23,11 @@ def test_who_is_not_heard_is_silent_once() -> None:
 def test_one_that_is_heard_at_the_last_moment_has_all_of_its_time_anew(heard) -> None:  # type: ignore[no-untyped-def]
     clients = ClientBook()
     clients.submitted(b"a", 0.0)
-    assert clients.silent(CLIENT_TIMEOUT_S - LAST_S) == []
+    assert clients.silent(False, CLIENT_TIMEOUT_S - LAST_S) == []
     heard(clients, b"a", CLIENT_TIMEOUT_S - 0.1)
-    assert clients.silent(CLIENT_TIMEOUT_S) == [] and clients.next_deadline() == 2 * CLIENT_TIMEOUT_S - LAST_S - 0.1
+    assert (
+        clients.silent(False, CLIENT_TIMEOUT_S) == [] and clients.next_deadline() == 2 * CLIENT_TIMEOUT_S - LAST_S - 0.1
+    )
     clients.gone(b"a")
     assert clients.next_deadline() == math.inf
 
@@ -35,6 +37,20 @@ def test_an_instance_that_was_stopped_reads_what_came_before_it_judges() -> None
     clients = ClientBook()
     clients.submitted(b"a", 0.0)
     clients.submitted(b"b", 0.0)
-    assert clients.silent(60.0) == []
+    assert clients.silent(False, 60.0) == []
     clients.alive(b"a", 60.0)
-    assert clients.silent(60.0 + LAST_S) == [b"b"]
+    assert clients.silent(False, 60.0 + LAST_S) == [b"b"]
+
+
+def test_nobody_is_judged_while_messages_wait_to_be_read() -> None:
+    """Behind one message of millions of parts: everybody's streams were ended, whose signs of life lay behind it."""
+    clients = ClientBook()
+    clients.submitted(b"a", 0.0)
+    clients.submitted(b"b", 0.0)
+    now = CLIENT_TIMEOUT_S - LAST_S
+    assert clients.silent(False, now) == []
+    for _ in range(20):
+        now = clients.next_deadline()
+        assert clients.silent(True, now) == []
+    clients.alive(b"a", now)
+    assert clients.silent(False, clients.next_deadline()) == [b"b"]

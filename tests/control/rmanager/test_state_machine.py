@@ -229,6 +229,8 @@ def test_a_client_that_is_silent_or_gone_loses_its_requests() -> None:
     running.handle(c.ClientRequested(CLIENT, tr.KeepAlive()), after_s=CLIENT_TIMEOUT_S * 0.7)
     assert running.handle(c.Tick(), after_s=CLIENT_TIMEOUT_S * 0.7) and "a" in running.rm.state.sequences
     assert running.handle(c.Tick(), after_s=CLIENT_TIMEOUT_S * 0.4) and "a" in running.rm.state.sequences
+    behind = running.handle(c.Tick(is_behind=True), after_s=LAST_S)
+    assert behind and "a" in running.rm.state.sequences, "what it said may lie unread"
     ended = only(running.handle(c.Tick(), after_s=LAST_S), tc.RequestEnded)
     assert (ended.request_id, ended.kind) == ("a", "failed") and "nothing was heard of its client" in ended.reason
     running.submit("b")
