@@ -41,6 +41,7 @@ from distkv.bench.remote_cells.goals import (
     token_case,
 )
 from distkv.bench.remote_cells.layers import parts_us
+from distkv.bench.remote_cells.memory import MOST_BYTES, memory_reads
 from distkv.bench.remote_cells.round_trip import RoundTrips
 from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, OWN_BATCH, OWN_CONTEXT, Creditor, Lent
 from distkv.bench.workloads.computing.random_model import random_model
@@ -92,6 +93,9 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
             samples |= bench.decode(context)
         samples |= bench.busy(max(contexts))
         samples |= bench.round_trips()
+        if own is not None and others is not None:
+            say("memory")
+            samples |= memory_reads((own, others), rounds, *([MOST_BYTES // 16] if quick else []))
     machine = facts | {
         "model": f"random Llama {shape.name}, bfloat16, 1 thread per instance",
         "transport": transport,
@@ -105,7 +109,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
         },
     }
     units = {case: unit_of_name(case) for case in samples}
-    goals = goals_of(samples, contexts)
+    goals = goals_of(samples, contexts, shape)
     return Report("remote", machine, versions_of(("torch",)), results(samples, units), goals), samples
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distkv.bench.baselines.checkpoints import Model
 from distkv.bench.harness.alternate import Samples, median_interval, paired_ratio
 from distkv.bench.harness.report import Goal, judged
 from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99
+from distkv.bench.remote_cells.memory import BY_ONE, BY_TWO, READ
 
 ONE, TWO, THREE = "one instance", "two instances", "three instances"
 ALONE, SERVING, SHARE = "alone", "while it serves", "what the bytes explain"
 BESIDE, SHARE_BESIDE = "beside a debtor that asks nobody", "what the bytes explain beside it"
 MOST_TIMES = {2048: 1.10, 32768: 0.80}
 LONG = 32768
+LIMIT = "a step that only reads, as fast as one core and two at once read here"
 MOST_BEYOND_US = 60.0
 MOST_ROUND_TRIP_US = {"shm": 45.0, "tcp": 60.0}
 MOST_IDLE_PERCENT = 1.0
@@ -34,22 +37,33 @@ IDLE = "linked and idle, % of one core"
 OWN_STEPS = "busy creditor, steps/s"
 
 
-def goals_of(samples: Samples, contexts: Sequence[int]) -> tuple[Goal, ...]:
+def goals_of(samples: Samples, contexts: Sequence[int], shape: Model) -> tuple[Goal, ...]:
     """Those that were measured."""
-    return (*_times(samples, contexts), *_layers(samples, contexts), *_loss(samples), *_links(samples))
+    return (*_times(samples, contexts, shape), *_layers(samples, contexts), *_loss(samples), *_links(samples))
 
 
-def _times(samples: Samples, contexts: Sequence[int]) -> list[Goal]:
+def _times(samples: Samples, contexts: Sequence[int], shape: Model) -> list[Goal]:
     found = []
     for context in contexts:
         variants = samples[token_case(context)]
         if context in MOST_TIMES:
             name = f"time per token behind {context:,}, half of it at a creditor, beside one instance"
             found.append(judged(name, paired_ratio(variants[TWO], variants[ONE]), most=MOST_TIMES[context]))
+            if READ in samples:
+                limit = _limit(samples, shape, context)
+                found.append(Goal("what memory allows of it", "stated", f"{limit:.2f}", None, LIMIT))
         if context == LONG:
             name = f"tokens/s of three instances behind {context:,} beside one"
             found.append(judged(name, paired_ratio(variants[ONE], variants[THREE]), least=1.0))
     return found
+
+
+def _limit(samples: Samples, shape: Model, context: int) -> float:
+    """Time of a step that only reads, half of its KV at another core meanwhile, beside one that reads all of it."""
+    reads = samples[READ]
+    half_takes = 1 / paired_ratio(reads[BY_TWO], reads[BY_ONE]).value  # of what all of it takes
+    everything, weights = shape.step_bytes(context, 1), shape.step_bytes(0, 1)
+    return (weights + (everything - weights) * half_takes) / everything
 
 
 def _layers(samples: Samples, contexts: Sequence[int]) -> list[Goal]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.computing import remote
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.remote_cells.goals import (
@@ -31,6 +32,7 @@ from distkv.bench.remote_cells.goals import (
     token_case,
 )
 from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us, percentile
+from distkv.bench.remote_cells.memory import BY_ONE, BY_TWO, READ
 from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 from distkv.kernels.cpu.calls.library import installed
 
@@ -54,6 +56,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
         for load in ("idle", "busy"):
             assert found[layer_case(context, load), "own attention"] > 0
             assert found[layer_case(context, load), BEYOND_P99] >= found[layer_case(context, load), BEYOND] >= 0
+    assert found[READ, BY_TWO] > 0
     assert found[OWN_STEPS, ALONE] > 0 and found[ROUND_TRIP, "shm"] > 0 and found[ROUND_TRIP, "tcp"] > 0
     assert len(report["goals"]) == 9
     assert picture.stat().st_size
@@ -95,6 +98,7 @@ def samples(two: float, three: float, beyond: float, serving: float) -> Samples:
         },
         ROUND_TRIP: {"shm": of(40.0), "tcp": of(70.0)},
         IDLE: {"creditor": of(0.0)},
+        READ: {BY_ONE: of(40.0), BY_TWO: of(50.0)},
     }
 
 
@@ -103,10 +107,12 @@ def samples(two: float, three: float, beyond: float, serving: float) -> Samples:
 )
 def test_goals(two: float, three: float, beyond: float, serving: float, met: bool) -> None:
     """A creditor whose own steps were to fall to 60 % by the bytes may fall to 50 %."""
-    found = goals_of(samples(two, three, beyond, serving), [LONG])
-    times, rates, waits, busy, kept, kept_beside, shm, tcp, idle = found
+    found = goals_of(samples(two, three, beyond, serving), [LONG], MODELS["b"])
+    times, limit, rates, waits, busy, kept, kept_beside, shm, tcp, idle = found
     assert [one.met for one in (times, rates, waits, kept)] == [met] * 4
     assert (busy.met, shm.met, tcp.met, idle.met) == (None, True, False, True)
     assert float(kept.target.removeprefix("at least ")) == pytest.approx(0.5, abs=0.01)
     assert float(kept_beside.target.removeprefix("at least ")) == pytest.approx(5 / 9 - 0.1, abs=0.01)
     assert kept_beside.met
+    # 0.2 GB of weights, and 0.4 GB of KV in four fifths of the time.
+    assert (limit.met, float(limit.measured)) == (None, pytest.approx(0.87, abs=0.006))
