@@ -10,8 +10,7 @@ import socket
 from msgspec.structs import replace
 
 from distkv.config.schema import InstanceConfig
-from distkv.config.values import model_dir, parse_address
-from distkv.errors import ConfigError
+from distkv.config.values import check_cores_are_here, model_dir, parse_address
 
 
 def resolve_auto(config: InstanceConfig) -> InstanceConfig:
@@ -20,15 +19,9 @@ def resolve_auto(config: InstanceConfig) -> InstanceConfig:
     Raises ConfigError for a model or cores that are not here.
     """
     engine = config.engine
-    usable = os.sched_getaffinity(0)
-    if missing := [str(core) for core in engine.cores if core not in usable]:
-        raise ConfigError(
-            "cpu_affinity",
-            f"this process may not use core {', '.join(missing)}",
-            f"it may use {', '.join(map(str, sorted(usable)))}",
-        )
+    check_cores_are_here(engine.cores, key="cpu_affinity")
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
-    threads = engine.threads or len(engine.cores or usable)
+    threads = engine.threads or len(engine.cores or os.sched_getaffinity(0))
     return replace(
         config,
         engine=replace(engine, model=str(model_dir(engine.model)), threads=threads),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from distkv.errors import ConfigError
@@ -81,6 +83,26 @@ def parse_cores(text: str, *, key: str) -> tuple[int, ...]:
     if len(set(cores)) < len(cores):
         raise ConfigError(key, f"{text} names a core twice")
     return tuple(cores)
+
+
+def check_cores_are_here(cores: Iterable[int], *, key: str) -> None:
+    """Raises ConfigError naming `key` for cores that this process may not use."""
+    usable = os.sched_getaffinity(0)
+    if missing := [core for core in cores if core not in usable]:
+        raise ConfigError(
+            key, f"this process may not use core {as_ranges(missing)}", f"it may use {as_ranges(sorted(usable))}"
+        )
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them: "0-3, 6"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def check_device(text: str, *, key: str) -> None:

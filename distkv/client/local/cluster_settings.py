@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distkv.client.local import gpus, launch
-from distkv.config import model_dir
+from distkv.config import check_cores_are_here, model_dir, parse_cores
 from distkv.errors import ConfigError
 
 _SIZES = ("kv_tokens", "kv_cache_memory_bytes")
@@ -81,6 +81,12 @@ class ClusterSettings:
             launch.command("instance", settings)
         launch.command("gmanager", of_gmanager)
         return cls(of_gmanager, of_instances, of_gateway)
+
+    def check_cores(self) -> None:
+        """Raises ConfigError where the instances are to run on cores that this process may not use."""
+        for settings in self.instances:
+            if (affinity := settings.get("cpu_affinity")) not in (None, "auto"):
+                check_cores_are_here(parse_cores(affinity, key="cpu_affinity"), key="cpu_affinity")
 
 
 def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:

@@ -189,3 +189,20 @@ def test_ended_in_the_middle_it_leaves_what_it_found(tmp_path: Path, signum: int
                 one.kill()
     (smoke,) = json.loads(found[0].read_text())["stages"]
     assert smoke["name"] == "smoke" and smoke["report"][0]["case"] == "matrix product"
+
+
+def test_without_torch_it_says_what_it_needs(tmp_path: Path) -> None:
+    """A Python that has only its own library, as that of most systems."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    told = subprocess.run(
+        [ROOT / "bin" / "gpu-check", "--help"],
+        env={"PATH": os.environ["PATH"], "PYTHON": str(bare)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert told.returncode == 2
+    assert "--collect-wheels DIR" in told.stdout and "lacks torch, click, msgspec" in told.stderr
