@@ -13,7 +13,7 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 
 FIRST_RETRY_S = 0.05
-LONGEST_RETRY_S = 1.0
+LONGEST_RETRY_S = 0.5
 
 
 class Holdings:

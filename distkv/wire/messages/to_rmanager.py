@@ -160,6 +160,8 @@ class TryMoveKvcache(Message, frozen=True):
     waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
     #: the debtor alone could hold the request, later: who has borrowed, or has one waiting that fits, lends nothing
     is_avoidable: bool = False
+    #: the request runs, and gives way for want of it: what is kept for those that wait is not kept from it
+    is_running: bool = False
 
 
 class Granted(Message, frozen=True):

@@ -54,6 +54,7 @@ class Lending:
         incarnation: int = 1,
         waited_s: float = 0.0,
         is_avoidable: bool = False,
+        is_running: bool = False,
     ):
         ask = TryMoveKvcache(
             span_id=span_id,
@@ -64,6 +65,7 @@ class Lending:
             ttl_s=4.0,
             waited_s=waited_s,
             is_avoidable=is_avoidable,
+            is_running=is_running,
         )
         self.creditor.on_try_move(sender, route, ask, self.clock.now())
 
@@ -271,6 +273,20 @@ def test_of_what_an_aged_request_lacks_a_creditor_keeps_its_share(lending: Lendi
     lending.ask(blocks=12, waited_s=3.0)
     assert taken is not None and state.loans.num_blocks == 2
     assert state.earmarks.kept_from(("me", "younger"), lending.clock.now(), lending.clock.now()) == kept
+
+
+@pytest.mark.parametrize(
+    ("how", "granted"),
+    [({}, 0), ({"is_avoidable": True, "is_running": True}, 0), ({"is_running": True}, 3)],
+    ids=["waits", "runs, and could wait at home", "runs"],
+)
+def test_who_runs_and_has_no_other_place_grows_into_what_is_kept_for_who_waits(how, granted: int) -> None:
+    """It gave way to itself, with all that it had computed, while memory lay unused for others."""
+    lending = Lending()
+    state = lending.state
+    state.earmarks.ask(("peer", "waits"), 20.0, state.pool.num_free, lending.clock.now())
+    lending.ask(**how)
+    assert state.loans.num_blocks == granted
 
 
 def test_a_drain_asks_for_everything(lending: Lending) -> None:

@@ -173,6 +173,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             ttl_s=4.0,
             waited_s=2.5,
             is_avoidable=True,
+            is_running=True,
         ),
     ),
     "Granted": (

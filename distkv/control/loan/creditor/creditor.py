@@ -61,7 +61,9 @@ class Creditor:
             if loan.debtor_incarnation != message.debtor_incarnation:  # of a former process
                 self._revoke(loan, tell_debtor=False)
         request = sender, message.request_id
-        kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
+        kept = 0
+        if message.is_avoidable or not message.is_running:
+            kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         if message.is_avoidable:
             kept += state.kept_for_next(now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable_to(*request) - kept), now)

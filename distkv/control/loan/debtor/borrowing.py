@@ -302,6 +302,7 @@ class Borrower:
             num_blocks=missing,
             ttl_s=self._lease_s,
             waited_s=max(0.0, now - borrow.seq.request.arrival) if borrow.purpose is Purpose.PLACE else 0.0,
+            is_running=borrow.purpose is Purpose.RELIEVE,
             is_avoidable=borrow.is_avoidable,
         )
         self._emit(TellPeer(creditor_id, wanted))

@@ -12,7 +12,7 @@ from distkv.control.request.request import MOST_WAITED_S
 from distkv.control.schedule.admission.waiting import AGED_S
 
 EARMARK_S = 3.0
-"""How long memory is kept for a peer's request; it asks again about once a second."""
+"""How long memory is kept for a peer's request; it asks again about twice a second."""
 TURN_S = 10.0
 """For so long memory is kept for requests of one instance, before it must leave that to others for as long."""
 
