@@ -7,15 +7,15 @@ import pytest
 from distkv.sim.run import simulate
 from tests.sim.timed.parts import profile, spec, trace
 
-NUM, PROMPT, OUTPUT = 6, 2400, 400
+NUM, PROMPT, OUTPUT = 8, 2426, 400
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_they_take_hardly_longer_at_once_than_one_after_the_other(seed: int) -> None:
-    """Each was preempted for those that waited, several times: 1.7 times as long."""
+    """Each was preempted for those that waited: 1.3 times as long."""
     pools = spec(instances=3, kv_tokens=1024, seed=seed, settings={"profile": profile()})
     alone = simulate(trace((0.0, PROMPT, OUTPUT)), pools)
     together = simulate(trace(*((0.001 * number, PROMPT, OUTPUT) for number in range(NUM))), pools)
     assert all(outcome.times_s for outcome in together.outcomes)
     ends_s = [one.request.arrival_s + one.times_s[-1] for one in together.outcomes]
-    assert max(ends_s) <= 1.3 * NUM * alone.outcomes[0].times_s[-1]
+    assert max(ends_s) <= 1.1 * NUM * alone.outcomes[0].times_s[-1]
