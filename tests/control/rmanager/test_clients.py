@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, LAST_S, ClientBook
+from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, LAST_S, MOST_UNREAD_S, ClientBook
 
 
 def test_who_is_not_heard_is_silent_once() -> None:
@@ -49,8 +49,20 @@ def test_nobody_is_judged_while_messages_wait_to_be_read() -> None:
     clients.submitted(b"b", 0.0)
     now = CLIENT_TIMEOUT_S - LAST_S
     assert clients.silent(False, now) == []
-    for _ in range(20):
+    for _ in range(10):
         now = clients.next_deadline()
         assert clients.silent(True, now) == []
     clients.alive(b"a", now)
     assert clients.silent(False, clients.next_deadline()) == [b"b"]
+
+
+def test_who_keeps_an_instance_reading_for_ever_keeps_no_silent_client_alive() -> None:
+    clients = ClientBook()
+    clients.submitted(b"a", 0.0)
+    found: list[bytes] = []
+    while not found:
+        now = clients.next_deadline()
+        found = clients.silent(True, now)
+    assert found == [b"a"] and now == CLIENT_TIMEOUT_S + MOST_UNREAD_S
+    clients.submitted(b"a", 100.0)
+    assert clients.silent(True, 100.0 + CLIENT_TIMEOUT_S) == [], "that time begins anew"

@@ -69,8 +69,7 @@ public:
             std::memcpy(to, from, size);
             return;
         }
-        const int64_t parts = (size + kLongestPart - 1) / kLongestPart;
-        const int64_t part = (size / kLaneBytes + parts - 1) / parts * kLaneBytes;
+        const int64_t part = part_of(size);
         for (; part && size >= part; to += part, from += part, size -= part) add_part(to, from, part);
         if (size) add_part(to, from, size);
     }
@@ -83,6 +82,16 @@ public:
     }
 
 private:
+    // Parts that are alike, so that four of them are copied at once, where there are such.
+    static int64_t part_of(int64_t size) {
+        const int64_t lane_bytes = size / kLaneBytes;
+        int64_t parts = std::max<int64_t>(1, (size + kLongestPart - 1) / kLongestPart);
+        const int64_t least = parts;
+        while (lane_bytes % parts && parts < 4 * least) ++parts;
+        if (lane_bytes % parts) parts = least;
+        return (lane_bytes + parts - 1) / parts * kLaneBytes;
+    }
+
     void add_part(char* to, const char* from, int64_t size) {
         if (!is_lane(to, size) || (held_ && size != size_)) end_lanes();
         if (!is_lane(to, size)) {

@@ -48,7 +48,7 @@ def copy(request: pytest.FixtureRequest, library: None) -> Copy:
     return found
 
 
-@pytest.mark.parametrize("slot_bytes", [1, 63, 64, 319, 320, 4096, 70_001, 196_608, 200_704])
+@pytest.mark.parametrize("slot_bytes", [1, 63, 64, 319, 320, 4096, 70_001, 163_840, 196_608, 200_704])
 @pytest.mark.parametrize("num_blocks", [1, 40])
 @pytest.mark.parametrize("shift", [0, 1, 31])
 def test_every_byte_and_no_other(copy: Copy, slot_bytes: int, num_blocks: int, shift: int) -> None:
