@@ -16,7 +16,7 @@ from distkv.actors.trace import Trace
 from distkv.config import GManagerConfig
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
-from distkv.control.recording.records import Introduced
+from distkv.control.recording.records import FORMAT, Introduced
 from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
@@ -52,7 +52,7 @@ def test_one_line_per_event_with_what_came_of_it(tmp_path: Path) -> None:
     with Trace(str(path), "a") as trace:
         live(trace)
     began, introduced, submitted, stepped, ticked = lines(path)
-    assert began["settings"]["num_blocks"] == 8 and began["format"] == 1
+    assert began["settings"]["num_blocks"] == 8 and began["format"] == FORMAT
     assert [one["event"]["type"] for one in (introduced, submitted, stepped, ticked)] == [
         "Introduced", "Tokenized", "FromWorker", "Tick",
     ]  # fmt: skip

@@ -51,8 +51,8 @@ def stop_instance(handle: InstanceHandle) -> None:
 )
 async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[InstanceHandle], None]):
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(1200, seed=3), MAX_TOKENS, at="i0")
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
+        run = await driver.start(prompt_ids(1200, seed=3), MAX_TOKENS, at="i0")
         async with driver.frozen_at(run, 10, "i0"):
             victim = await driver.creditor(run)
             spans = await driver.spans(run)
