@@ -138,6 +138,10 @@ class Sequence:
         elif state is SeqState.RUNNING:
             self.retries, self.starved_since = 0, None
 
+    def hope(self) -> None:
+        """What it tries to get may have come free: should it fail, it is as if it had tried once."""
+        self.retries = 0
+
     def starve(self, since: float | None) -> None:
         """The live instances cannot hold it, from `since` on if they could before; or (None) they can."""
         if since is None or self.starved_since is None:

@@ -96,6 +96,8 @@ class Inboxes:
                 self._parts.debts.on_released(peer_id, message)
             case tr.Reclaim():
                 self._parts.recaller.on_reclaim(peer_id, message, now)
+            case tr.Vacant():
+                self._parts.admission.on_vacant(message.request_id, now)
             case _:
                 assert_never(message)
 

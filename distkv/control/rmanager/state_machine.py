@@ -150,6 +150,7 @@ class RManager:
             parts.mover.advance(seq, now)
         parts.reclaimer.advance(now)
         parts.serving.advance(now)
+        parts.creditor.advance(now)
         parts.homecoming.advance(now)
         parts.drain.advance(now)
 

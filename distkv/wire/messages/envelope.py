@@ -42,8 +42,9 @@ PeerAnswer = (
     | to_rmanager.Renewed
     | to_rmanager.Released
     | to_rmanager.Reclaim
+    | to_rmanager.Vacant
 )
-"""What may come by a debtor's own connection to a creditor: answers, and a creditor's `Reclaim`."""
+"""What may come by a debtor's own connection to a creditor: answers, and a creditor's `Reclaim` and `Vacant`."""
 ClientRequest = (
     to_rmanager.Submit
     | to_rmanager.Cancel

@@ -155,7 +155,7 @@ class TryMoveKvcache(Message, frozen=True):
     request_id: RequestId  #: the request it is for
     debtor_id: InstanceId  #: the asking instance; must be the envelope's sender
     debtor_incarnation: int  #: its incarnation; loans to a former one are taken back
-    num_blocks: Count  #: rBlocks requested
+    num_blocks: Count  #: rBlocks requested; 0: it needs none any more, and none is to be kept for it
     ttl_s: Seconds  #: lease requested, seconds
     waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
     #: the debtor alone could hold the request, later: who has borrowed, or has one waiting that fits, lends nothing
@@ -187,6 +187,14 @@ class Refused(Message, frozen=True):
     retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
     #: nothing is lent to a request whose borrowing is avoidable; `free_blocks` is what others could have
     only_unavoidable: bool = False
+
+
+class Vacant(Message, frozen=True):
+    """As much is free as the creditor keeps for a request that it refused, or lent less than it asked for: the debtor
+    may ask again at once, and not when it next would. May be lost."""
+
+    request_id: RequestId  #: as in `TryMoveKvcache`
+    free_blocks: Count  #: rBlocks that could be lent to it now
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):

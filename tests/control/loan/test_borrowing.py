@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from distkv.clock import ManualClock
+from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.loan.debtor.borrowing import LINK_TIMEOUT_S, MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S
 from distkv.control.loan.debtor.paths import Path
@@ -115,6 +116,53 @@ def test_refusals_are_told_in_the_next_query_and_who_is_empty_is_not_asked_again
     assert asking.query().num_blocks == 4
     asking.candidates(borrow, ("p", 9), ("q", 9))
     assert list(asking.borrower.finished) == [borrow] and borrow.grants == []
+
+
+def in_vain(asking: Asking) -> None:
+    """Of 9, p has none and q 4."""
+    borrow = asking.start(9)
+    asking.candidates(borrow, ("p", 9), ("q", 9))
+    asking.refuse("p", asking.asked(), 0)
+    asking.grant("q", asking.asked(), 4)
+    asking.candidates(borrow)
+    assert asking.borrower.take_finished() is borrow and borrow.granted == 4
+    asking.state.commands.clear()
+
+
+def forgone(asking: Asking) -> list[str]:
+    """Creditors that are told that nothing is wanted for the request."""
+    told = [command for command in asking.state.commands if isinstance(command, TellPeer)]
+    asking.state.commands.clear()
+    asks = [command.body for command in told if isinstance(command.body, TryMoveKvcache)]
+    assert all((ask.request_id, ask.num_blocks) == (asking.seq.request_id, 0) for ask in asks)
+    assert len({ask.span_id for ask in asks}) == len(asks) == len(told)
+    return [command.instance_id for command in told]
+
+
+@pytest.mark.parametrize("how", ["it has its memory", "it ends", "only a reclaim ends"])
+def test_those_that_had_too_little_hear_when_a_request_needs_it_no_more(how: str) -> None:
+    """They kept memory for requests that ran, and for those that had ended, for three seconds."""
+    asking = Asking()
+    in_vain(asking)
+    if how == "it has its memory":
+        asking.borrower.forgo(asking.seq)
+    else:
+        asking.borrower.cancel(asking.seq, Purpose.RECLAIM if how == "only a reclaim ends" else None)
+    assert forgone(asking) == ([] if how == "only a reclaim ends" else ["p", "q"])
+    asking.borrower.forgo(asking.seq)
+    assert forgone(asking) == (["p", "q"] if how == "only a reclaim ends" else [])
+
+
+def test_who_lent_all_that_it_was_asked_for_hears_nothing_nor_does_who_is_gone() -> None:
+    asking = Asking()
+    borrow = asking.start(5)
+    asking.candidates(borrow, ("p", 9), ("q", 9))
+    asking.refuse("p", asking.asked(), 0)
+    asking.grant("q", asking.asked(), 5)
+    asking.state.commands.clear()
+    asking.borrower.on_peer_lost("p", asking.clock.now())
+    asking.borrower.forgo(asking.seq)
+    assert forgone(asking) == []
 
 
 def test_it_gives_up_after_some_rounds() -> None:

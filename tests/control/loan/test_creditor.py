@@ -27,6 +27,7 @@ from distkv.wire.messages.to_rmanager import (
     Renew,
     Renewed,
     TryMoveKvcache,
+    Vacant,
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 from tests.control.parts import add_sequence, issued, lend, make_member, make_state
@@ -284,9 +285,55 @@ def test_who_runs_and_has_no_other_place_grows_into_what_is_kept_for_who_waits(h
     """It gave way to itself, with all that it had computed, while memory lay unused for others."""
     lending = Lending()
     state = lending.state
-    state.earmarks.ask(("peer", "waits"), 20.0, state.pool.num_free, lending.clock.now())
+    state.earmarks.ask(("peer", "waits"), b"its route", 20.0, state.pool.num_free, 0, lending.clock.now())
     lending.ask(**how)
     assert state.loans.num_blocks == granted
+
+
+def test_who_waits_hears_once_that_what_it_lacked_is_free(lending: Lending) -> None:
+    """And not by what it gives back itself, or it would ask as fast as it is answered."""
+    state = lending.state
+    first, second = (state.pool.allocate(count, SlotState.LOCAL) for count in (8, 5))
+    assert first is not None and second is not None and state.pool.num_free == 3
+
+    def told() -> list[object]:
+        lending.creditor.advance(lending.clock.now())
+        return [body for _, body in lending.answers()]
+
+    lending.ask(blocks=12, waited_s=3.0)
+    (granted,) = told()
+    assert isinstance(granted, Granted) and (had := len(granted.slots)) == 2
+    (loan,) = state.loans.held()
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    assert [type(body) for body in told()] == [Released], "as much is free as when it asked"
+    state.pool.free(second[:4], SlotState.LOCAL)
+    assert told() == [], "not half of what it lacks"
+    state.pool.free(second[4:], SlotState.LOCAL)
+    assert told() == [Vacant(request_id="r", free_blocks=had + 5)]
+    state.pool.free(first, SlotState.LOCAL)
+    assert told() == []
+
+
+def test_who_has_all_that_a_creditor_lends_hears_nothing(lending: Lending) -> None:
+    lending.ask(blocks=99, waited_s=3.0)
+    (loan,) = lending.state.loans.held()
+    assert loan.num_blocks == lending.state.settings.lendable_blocks
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    lending.answers()
+    lending.creditor.advance(lending.clock.now())
+    assert lending.answers() == []
+
+
+def test_nothing_is_kept_for_a_request_that_asks_for_none(lending: Lending) -> None:
+    state, younger = lending.state, (("q", "younger"), lending.clock.now(), lending.clock.now())
+    taken = state.pool.allocate(state.pool.num_free, SlotState.LOCAL)
+    lending.ask(blocks=12, waited_s=3.0)
+    assert taken is not None and state.earmarks.kept_from(*younger) > 0
+    lending.ask(span_id="none", blocks=0)
+    assert state.earmarks.kept_from(*younger) == 0
+    assert [type(body) for _, body in lending.answers()] == [Refused, Refused] and not state.loans.loans
 
 
 def test_a_drain_asks_for_everything(lending: Lending) -> None:

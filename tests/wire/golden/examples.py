@@ -219,6 +219,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
     "Released": ("i1", to_rmanager.Released(span=SPAN, positions=(4, 5, 9))),
+    "Vacant": ("i1", to_rmanager.Vacant(request_id="req-7", free_blocks=63)),
     "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, keep_blocks=3, is_draining=True)),
     **CLIENT_BODIES,
     **WORKER_BODIES,

@@ -23,6 +23,7 @@ from distkv.wire.messages.to_rmanager import (
     Renew,
     Renewed,
     TryMoveKvcache,
+    Vacant,
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 
@@ -75,7 +76,7 @@ class Creditor:
         granted = len(answer.slots) if isinstance(answer, Granted) else 0
         wanted = self._wanted(message.num_blocks, granted) if granted < message.num_blocks else 0
         if not message.is_avoidable:  # that waits for memory at home too, and keeps none from others
-            state.earmarks.ask(request, message.waited_s, wanted, now)
+            state.earmarks.ask(request, route, message.waited_s, wanted, granted, now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
@@ -204,6 +205,13 @@ class Creditor:
         if loan is not None and (loan.tell_debtor or message.positions):
             self._state.emit(Answer(loan.route, Released(span=loan.span, positions=message.positions)))
         return loan
+
+    def advance(self, now: float) -> None:
+        """Have who waits for what is kept here ask again, once that is free."""
+        state = self._state
+        if (kept := state.earmarks.take_vacant(state.lendable_to, now)) is not None:
+            vacant = Vacant(request_id=kept.request[1], free_blocks=state.lendable_to(*kept.request))
+            state.emit(Answer(kept.route, vacant))
 
     def reclaim_all(self, deadline_s: float) -> None:
         """This instance drains: ask every debtor to take its blocks elsewhere."""

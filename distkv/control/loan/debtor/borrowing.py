@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
+from typing import Any
 
 from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
 from distkv.control.loan.debtor.borrow import Borrow, BorrowBook, Purpose
@@ -67,6 +68,7 @@ class Borrower:
         self._last_number = 0
         self._book = BorrowBook()
         self._due: Timers[str] = Timers()
+        self._kept_at: dict[Sequence, set[str]] = {}
 
     def start(
         self,
@@ -143,9 +145,16 @@ class Borrower:
 
     # --- what happens to them
 
+    def forgo(self, seq: Sequence) -> None:
+        """It has its memory, or needs none any more: creditors that had too little are to keep none for it."""
+        for creditor_id in sorted(self._kept_at.pop(seq, ())):
+            self._emit(TellPeer(creditor_id, self._wanted(seq, self._next_id("span"), 0)))
+
     def cancel(self, seq: Sequence, purpose: Purpose | None = None) -> list[Debt]:
         """Forget the sequence's borrows, all or those for this purpose; returns the grants to give back."""
         debts = []
+        if purpose is None:
+            self.forgo(seq)
         for borrow in self._book.of(seq, purpose):
             debts.extend(borrow.grants)
             self._withdraw(borrow)
@@ -171,6 +180,7 @@ class Borrower:
         borrow.rounds = 0
         if len(slots) < missing:
             borrow.refusals[sender] = 0  # it gave all it has
+            self._may_keep(sender, borrow)
         until = valid_until(borrow.sent_at, message.ttl_s, self._lease_margin_s)
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
         debt = Debt(span, sender, slots, until, message.ttl_s, is_planned=borrow.purpose is Purpose.PLANNED)
@@ -210,6 +220,7 @@ class Borrower:
         if borrow is not None:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
+            self._may_keep(sender, borrow)
             self._limits.refused(sender, message, now)
             if message.only_unavoidable:
                 borrow.failed.add(sender)
@@ -224,6 +235,8 @@ class Borrower:
         self._paths.forget(instance_id)
         self._limits.forget(instance_id)
         self._book.take_linking(instance_id)
+        for kept_at in self._kept_at.values():
+            kept_at.discard(instance_id)
         for borrow in self._book.all():
             self._book.forget_all(borrow, instance_id)
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
@@ -294,13 +307,10 @@ class Borrower:
         self._book.waits_for(borrow, creditor_id, self._next_id("span"))
         borrow.sent_at = now
         self._due.set(borrow.borrow_id, now + TRY_TIMEOUT_S)
-        wanted = TryMoveKvcache(
-            span_id=borrow.span_id,
-            request_id=borrow.seq.request_id,
-            debtor_id=self._instance_id,
-            debtor_incarnation=self._incarnation,
-            num_blocks=missing,
-            ttl_s=self._lease_s,
+        wanted = self._wanted(
+            borrow.seq,
+            borrow.span_id,
+            missing,
             waited_s=max(0.0, now - borrow.seq.request.arrival) if borrow.purpose is Purpose.PLACE else 0.0,
             is_running=borrow.purpose is Purpose.RELIEVE,
             is_avoidable=borrow.is_avoidable,
@@ -309,6 +319,22 @@ class Borrower:
         if not self._paths.is_linked(self._to(creditor_id)):
             incarnation = self._members[creditor_id].incarnation
             self._emit(TellWorker(Link(instance_id=creditor_id, incarnation=incarnation)))
+
+    def _wanted(self, seq: Sequence, span_id: str, num_blocks: int, **fields: Any) -> TryMoveKvcache:
+        return TryMoveKvcache(
+            span_id=span_id,
+            request_id=seq.request_id,
+            debtor_id=self._instance_id,
+            debtor_incarnation=self._incarnation,
+            num_blocks=num_blocks,
+            ttl_s=self._lease_s,
+            **fields,
+        )
+
+    def _may_keep(self, creditor_id: str, borrow: Borrow) -> None:
+        """It had less than it was asked for, and may keep some for the request from now on."""
+        if borrow.purpose is Purpose.PLACE:
+            self._kept_at.setdefault(borrow.seq, set()).add(creditor_id)
 
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from distkv.control.blocks import SlotState
+from distkv.control.loan.creditor.creditor import MAX_SHARERS
 from distkv.control.loan.creditor.reclaimer import NONE_LACKS, Lack
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.loan.debtor.debts import DebtBook
@@ -54,6 +55,7 @@ class Admission:
         self._passing = Passing()
         self._queue = state.sequences.queue
         self._judged: tuple[tuple[object, ...], bool] = ((), False)
+        self._tried: tuple[tuple[float, str], int] = (0.0, ""), 0  # who last tried to borrow; the room it saw here
 
     def admit(self, now: float) -> None:
         """Start or resume what there is memory for; what holds some already goes first, so that it ends.
@@ -81,12 +83,28 @@ class Admission:
                 aged = seq
 
     def _wake_oldest(self, now: float) -> None:
-        """The pause after a borrow that failed is not for what fits here by now."""
+        """The pause after a borrow that failed is not for what fits here by now, and is short once there is more room
+        here than it saw then."""
         seq = self._queue.waiting.oldest
         if seq is None or not seq.retries or seq in self._queue.resuming:
             return
-        if self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= self._room():
+        needed, room = self._holdings.unplaced_blocks(seq) + self._growth(seq, now), self._room()
+        if needed <= room:
             self._queue.wake(seq)
+        elif self._sees_more(seq, needed, room):
+            self._tried = seq.age, room
+            self._try_soon(seq, now)
+
+    def _sees_more(self, seq: Sequence, needed: int, room: int) -> bool:
+        """Whether there is more room here than when it tried to borrow, by a share of what it lacked of this pool: the
+        share that creditors keep for it."""
+        tried, seen = self._tried
+        lacked = max(1, min(needed, self._state.settings.num_blocks) - seen)
+        return seq.age == tried and (room - seen) * (1 + MAX_SHARERS) >= lacked
+
+    def _try_soon(self, seq: Sequence, now: float) -> None:
+        """Memory has come free, and more of it may within a moment: who ended had it in several pools."""
+        self._state.sequences.wait(seq, min(seq.retry_at, now + self._holdings.backoff(0)), retries=1)
 
     def _begin(self, now: float) -> None:
         """Oldest first, all that fit here, and the oldest of those that do not, and are to borrow, as far as it can.
@@ -220,7 +238,8 @@ class Admission:
         if oldest is None or queue.resuming or state.sequences.acquiring or state.loans.num_blocks:
             return False
         room = self._room() + len(state.running())
-        if oldest.retries and self._holdings.unplaced_blocks(oldest) <= room:
+        needed = self._holdings.unplaced_blocks(oldest)
+        if oldest.retries and (needed <= room or self._sees_more(oldest, needed, room)):
             return False
         if self._batch_is_full:
             return True
@@ -245,6 +264,17 @@ class Admission:
         else:
             self._holdings.hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
 
+    def on_vacant(self, request_id: str, now: float) -> None:
+        """A creditor has memory that it kept for a request: this one is tried again soon, also if the borrow that is
+        under way fails."""
+        seq = self._state.sequences.get(request_id)
+        if seq is None or seq.state is SeqState.RUNNING or not seq.retries:
+            return
+        if seq.state is SeqState.WAITING:
+            self._try_soon(seq, now)
+        else:
+            seq.hope()
+
     # --- admission
 
     def _acquire(self, seq: Sequence, now: float) -> bool:
@@ -258,6 +288,7 @@ class Admission:
         may_borrow = state.may_be_lent_to(seq) and not state.borrower.is_borrowing(Purpose.PLACE)
         if not may_borrow or not self._is_to_borrow(seq, now):
             return False
+        self._tried = seq.age, room
         is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
         kept = state.kept_for_next(now) if is_avoidable else 0
         local = min(need, max(room - growth - kept, min(1, room)))
@@ -358,6 +389,7 @@ class Admission:
 
     def _start(self, seq: Sequence) -> None:
         self._state.histories.note(seq.request_id, "begins", blocks=seq.size_blocks)
+        self._state.borrower.forgo(seq)
         self._state.sequences.run(seq)
         seq.placement.new_version()
         self._state.deferred.trim(seq)

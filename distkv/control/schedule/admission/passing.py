@@ -6,6 +6,7 @@ A creditor keeps memory for one request of a peer in the same way: an earmark, w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distkv.control.request.request import MOST_WAITED_S
@@ -44,11 +45,14 @@ Asking = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Earmark:
-    """rBlocks kept for a peer's request that has waited since `since`."""
+    """rBlocks kept for a peer's request that has waited since `since`. had: of these, what it could have when it asked,
+    by `route`."""
 
     request: Asking
+    route: bytes
     since: float
     blocks: int
+    had: int
     until: float
 
 
@@ -61,6 +65,7 @@ class Earmarks:
 
     def __init__(self) -> None:
         self._earmark: Earmark | None = None
+        self._told: Earmark | None = None
         self._turns: dict[str, float] = {}  # when each began, in that order
         self.passing = Passing()
 
@@ -70,7 +75,7 @@ class Earmarks:
             self._earmark = None
         return self._earmark
 
-    def ask(self, request: Asking, waited_s: float, blocks: int, now: float) -> None:
+    def ask(self, request: Asking, route: bytes, waited_s: float, blocks: int, had: int, now: float) -> None:
         """Keep so many for a request that has waited for long and could not have them; none if it has them now."""
         held, since = self.look(now), self.since(waited_s, now)
         if not blocks:
@@ -79,7 +84,7 @@ class Earmarks:
         is_behind = held is not None and held.request != request and held.since <= since
         if waited_s < AGED_S or is_behind or (until := self._turn_until(request[0], now)) <= now:
             return
-        self._earmark = Earmark(request, since, blocks, min(until, now + EARMARK_S))
+        self._earmark = Earmark(request, route, since, blocks, had, min(until, now + EARMARK_S))
         self.passing.look("/".join(request), blocks)
 
     @staticmethod
@@ -91,6 +96,14 @@ class Earmarks:
         """rBlocks that a request that has waited since `since` must leave for another."""
         held = self.look(now)
         return 0 if held is None or held.request == request or since <= held.since else held.blocks
+
+    def take_vacant(self, lendable_to: Callable[[str, str], int], now: float) -> Earmark | None:
+        """The earmark, once for each time that was asked: when its request could have as much, and more than it had."""
+        held = self.look(now)
+        if held is None or held is self._told or lendable_to(*held.request) < max(held.blocks, held.had + 1):
+            return None
+        self._told = held
+        return held
 
     def next_deadline(self) -> float:
         """When the earmark lapses."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distkv.control.blocks import SlotState
 from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.request.sequence import Sequence
 from distkv.control.schedule.admission.admission import FORESEEN_S, MOST_LOOKED_AT
 from distkv.control.schedule.admission.waiting import AGED_S
-from distkv.control.schedule.holdings import LONGEST_RETRY_S
+from distkv.control.schedule.holdings import FIRST_RETRY_S, LONGEST_RETRY_S
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import Release
 from tests.control.parts import add_sequence, issued, lend, place
@@ -132,6 +135,63 @@ def test_all_or_nothing_with_borrowed_memory() -> None:
     first, second = seq.placement.debts
     assert [block.number for block in first.blocks + second.blocks] == list(range(12)), "the oldest blocks leave"
     assert (first.capacity, second.capacity) == (8, 4)
+
+
+def in_vain(admitting: Admitting, name: str = "big") -> Sequence:
+    """One that needs 20 of 8 has asked often, in vain, while others had 4."""
+    admitting.run("running", 4, max_tokens=1)
+    big = admitting.wait(name, 20)
+    for _ in range(4):
+        admitting.admit()
+        admitting.end(admitting.borrow(), ("p", 1))
+        assert big.state is WAITING
+        admitting.clock.advance(big.retry_at - admitting.clock.now())
+    admitting.admit()
+    admitting.end(admitting.borrow())
+    assert big.retry_at - admitting.clock.now() >= LONGEST_RETRY_S / 2
+    return big
+
+
+SOON_S = 1.5 * FIRST_RETRY_S
+
+
+def test_who_waits_for_several_tries_soon_when_a_creditor_has_memory_for_it() -> None:
+    admitting = Admitting(8)
+    big = in_vain(admitting)
+    admitting.admission.on_vacant("big", admitting.clock.now())
+    admitting.admit()
+    assert big.state is WAITING and big.retry_at <= admitting.clock.now() + SOON_S, "more may come free in a moment"
+    assert big.retries, "others were asked in vain"
+    admitting.clock.advance(SOON_S)
+    admitting.admit()
+    assert big.state is ACQUIRING
+    admitting.admission.on_vacant("big", admitting.clock.now())
+    admitting.end(admitting.borrow())
+    assert big.retry_at <= admitting.clock.now() + 2 * SOON_S, "the borrow had begun before"
+
+
+def test_who_waits_for_several_tries_soon_when_there_is_more_memory_here() -> None:
+    """Of 8 it had seen 4, so that it lacked 4; each creditor, and this pool, is to have a share of that."""
+    admitting = Admitting(8)
+    big = in_vain(admitting)
+    admitting.admit()
+    retry_at = big.retry_at
+    assert retry_at > admitting.clock.now() + SOON_S
+    admitting.debts.drop(admitting.state.sequences.pop("running"), admitting.clock.now())
+    admitting.admit()
+    assert admitting.clock.now() < big.retry_at <= admitting.clock.now() + SOON_S
+    soon = big.retry_at
+    admitting.admit()
+    assert big.retry_at == soon < retry_at, "once for what has come free"
+
+
+@pytest.mark.parametrize("what", ["nobody", "running"])
+def test_of_one_that_does_not_wait_it_means_nothing_that_memory_is_free(what: str) -> None:
+    admitting = Admitting(8)
+    running = admitting.run("running", 4)
+    admitting.admission.on_vacant(what, admitting.clock.now())
+    admitting.admit()
+    assert running.state is RUNNING and not issued(admitting.state, BorrowQuery)
 
 
 def test_one_that_waits_does_not_overtake_an_aged_one() -> None:

@@ -7,11 +7,16 @@ import math
 import pytest
 
 from distkv.control.request.request import MOST_WAITED_S
-from distkv.control.schedule.admission.passing import EARMARK_S, TURN_S, Earmarks, Passing
+from distkv.control.schedule.admission.passing import EARMARK_S, TURN_S, Earmark, Earmarks, Passing
 from distkv.control.schedule.admission.waiting import AGED_S
 
 OURS, THEIRS, OTHERS = ("me", "own"), ("p", "r"), ("q", "r")
 WAITED_S = AGED_S + 1.0
+
+
+def keep(earmarks: Earmarks, request: tuple[str, str], waited_s: float, blocks: int, now: float) -> None:
+    """It asks for so many, and has none."""
+    earmarks.ask(request, b"its route", waited_s, blocks, 0, now)
 
 
 def test_as_much_may_go_by_as_the_one_that_waits_needs() -> None:
@@ -27,9 +32,9 @@ def test_as_much_may_go_by_as_the_one_that_waits_needs() -> None:
 
 def test_memory_is_kept_for_one_that_has_waited_for_long_and_from_younger_ones() -> None:
     earmarks = Earmarks()
-    earmarks.ask(THEIRS, AGED_S - 0.1, 5, 100.0)
+    keep(earmarks, THEIRS, AGED_S - 0.1, 5, 100.0)
     assert earmarks.kept_from(OURS, 100.0, 100.0) == 0 and earmarks.next_deadline() == math.inf
-    earmarks.ask(THEIRS, WAITED_S, 5, 100.0)
+    keep(earmarks, THEIRS, WAITED_S, 5, 100.0)
     assert earmarks.kept_from(OURS, 100.0, 100.0) == 5
     assert earmarks.kept_from(OURS, 100.0 - WAITED_S - 1.0, 100.0) == 0, "ours has waited longer"
     assert earmarks.kept_from(THEIRS, 100.0, 100.0) == 0
@@ -40,12 +45,12 @@ def test_memory_is_kept_for_one_that_has_waited_for_long_and_from_younger_ones()
 
 def test_who_has_waited_longest_has_the_earmark_until_it_has_the_memory() -> None:
     earmarks = Earmarks()
-    earmarks.ask(THEIRS, WAITED_S, 5, 100.0)
-    earmarks.ask(OTHERS, WAITED_S - 0.5, 7, 100.0)
+    keep(earmarks, THEIRS, WAITED_S, 5, 100.0)
+    keep(earmarks, OTHERS, WAITED_S - 0.5, 7, 100.0)
     assert earmarks.kept_from(OURS, 100.0, 100.0) == 5
-    earmarks.ask(OTHERS, WAITED_S + 1.0, 7, 100.0)
+    keep(earmarks, OTHERS, WAITED_S + 1.0, 7, 100.0)
     assert earmarks.kept_from(OURS, 100.0, 100.0) == 7
-    earmarks.ask(OTHERS, WAITED_S + 1.0, 0, 100.1)
+    keep(earmarks, OTHERS, WAITED_S + 1.0, 0, 100.1)
     assert earmarks.kept_from(OURS, 100.0, 100.1) == 0 and earmarks.next_deadline() == math.inf
 
 
@@ -54,7 +59,7 @@ def asked_for(earmarks: Earmarks, seconds: float, waited_s: float = 1e9, *, new_
     kept = 0
     for moment in range(round(10 * seconds)):
         now = 100.0 + moment / 10
-        earmarks.ask(("liar", f"r{moment if new_names else 0}"), waited_s, 50, now)
+        keep(earmarks, ("liar", f"r{moment if new_names else 0}"), waited_s, 50, now)
         kept += earmarks.kept_from(OURS, now, now) > 0
     return kept / 10
 
@@ -67,7 +72,7 @@ def test_a_peer_that_says_anything_keeps_memory_from_others_half_of_the_time_at_
 
 def test_it_keeps_nothing_from_a_request_that_has_waited_for_long() -> None:
     earmarks = Earmarks()
-    earmarks.ask(THEIRS, 1e9, 50, 100.0)
+    keep(earmarks, THEIRS, 1e9, 50, 100.0)
     assert earmarks.kept_from(OURS, 100.0 - MOST_WAITED_S, 100.0) == 0
 
 
@@ -75,7 +80,26 @@ def test_another_has_its_turn_while_the_first_must_leave_it() -> None:
     earmarks = Earmarks()
     asked_for(earmarks, TURN_S + 1.0)
     now = 101.0 + TURN_S
-    earmarks.ask(OTHERS, WAITED_S, 7, now)
-    earmarks.ask(("liar", "again"), 1e9, 50, now)
-    earmarks.ask(("liar", "again"), 1e9, 0, now)
+    keep(earmarks, OTHERS, WAITED_S, 7, now)
+    keep(earmarks, ("liar", "again"), 1e9, 50, now)
+    keep(earmarks, ("liar", "again"), 1e9, 0, now)
     assert earmarks.kept_from(OURS, now, now) == 7
+
+
+def test_its_request_hears_once_that_as_much_is_free_as_is_kept() -> None:
+    earmarks, lendable = Earmarks(), {THEIRS: 4, OTHERS: 99}
+
+    def told(now: float = 100.0) -> Earmark | None:
+        return earmarks.take_vacant(lambda *request: lendable[request], now)
+
+    assert told() is None
+    keep(earmarks, THEIRS, WAITED_S, 5, 100.0)
+    assert told() is None, "too little for it, whatever others could have"
+    lendable[THEIRS] = 5
+    earmark = told()
+    assert earmark is not None and (earmark.request, earmark.route) == (THEIRS, b"its route")
+    assert told() is None
+    keep(earmarks, THEIRS, WAITED_S, 5, 100.0)
+    assert told(100.0 + EARMARK_S) is None, "nothing is kept any more"
+    keep(earmarks, THEIRS, WAITED_S, 5, 100.0)
+    assert told() is not None, "it has asked again"
