@@ -21,7 +21,7 @@ from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
 from distkv.control.schedule.profiled_wait import profiled_wait_s
 from distkv.control.timers import Timers
 
-LEAST_MOVE_BLOCKS = 4
+LEAST_MOVE_BLOCKS = 8
 """Full blocks that leave at once, where there are as many: what a move costs is messages and threads that wake at both
 instances, and hardly its bytes."""
 SOON_TOKENS = 4

@@ -4,12 +4,14 @@ A move takes a while until heartbeats tell of it, so its request is left alone m
 other way. What heartbeats have shown is judged some time later: what both instances have generated since then is
 compared with what they generated before, for as long. A debtor whose moves did not pay is left alone for a while that
 doubles; one that did ends that. What was dropped, by the word of the debtor or because nothing is ever seen of it, says
-nothing of what a move brings: it is told and forgotten, and may be planned again at once.
+nothing of what a move brings: it is told and forgotten, and may be planned again at once, unless another move of the
+same request was planned together with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from distkv import events
@@ -113,12 +115,11 @@ class Plans:
     def begin(self, now: float) -> list[events.MoveJudged | events.MoveDropped]:
         """A plan is to be made; says what became of former ones. Looks at those that are not judged yet."""
         self._now = now
-        told: list[events.MoveJudged | events.MoveDropped] = []
-        unseen = []
+        unseen, dropped = [], []
         for planned in self._unseen:
             why = self._why_dropped(planned)
             if why:
-                told.append(self._drop(planned, why))
+                dropped.append((planned, why))
             elif self._has_moved(planned):
                 self._seen.append(planned)
                 del self._seen[:-MOST_KEPT]
@@ -128,7 +129,7 @@ class Plans:
         self._unseen, self._open = unseen, {planned.move.request_id for planned in unseen}
         due = [planned for planned in self._seen if planned.at + JUDGE_S <= now]
         self._seen = [planned for planned in self._seen if planned.at + JUDGE_S > now]
-        return told + [self._judge(planned) for planned in due]
+        return [self._drop(*one) for one in dropped] + [self._judge(planned) for planned in due]
 
     def put(self, move: Move) -> PlanEpoch:
         """A move was planned, for a debtor that was heard."""
@@ -179,7 +180,8 @@ class Plans:
 
     def _drop(self, planned: Planned, why: str) -> events.MoveDropped:
         move = planned.move
-        if self._is_past(self._dropped, move.request_id, COOL_S):
+        others = (one for one in chain(self._unseen, self._seen) if one.move.request_id == move.request_id)
+        if self._is_past(self._dropped, move.request_id, COOL_S) and all(one.at != planned.at for one in others):
             self._planned.pop(move.request_id, None)
         _note(self._dropped, move.request_id, self._now)
         return events.MoveDropped(

@@ -153,6 +153,19 @@ def test_what_the_debtor_dropped_is_told_and_planned_again_by_the_next_heartbeat
     assert kept.begin(100.0 + 2 * JUDGE_S) == [] and kept.plans.may_plan_for("a"), "it is not judged"
 
 
+@pytest.mark.parametrize("num_dropped", [1, 2])
+def test_of_two_moves_of_one_request_both_must_be_dropped_before_it_is_planned_for_again(num_dropped: int) -> None:
+    """One was dropped, the other was carried out, and half a second later more of the request was to move."""
+    kept = Kept()
+    epochs = [kept.put(OUT, 100.0, is_seen=False), kept.plans.put(OUT)]
+    kept.beat(dropped_moves=tuple(DroppedMove(epoch, "it waits") for epoch in epochs[:num_dropped]))
+    assert kept.begin(100.5) == num_dropped * [dropped("it waits")]
+    kept.lent += 4 * (2 - num_dropped)
+    kept.beat()
+    assert kept.may(101.0)[0] is (num_dropped == 2)
+    assert kept.may(100.0 + COOL_S)[0]
+
+
 def test_what_is_dropped_again_and_again_is_not_planned_by_every_heartbeat() -> None:
     kept, now, times = Kept(), 100.0, 0
     for _ in range(24):
