@@ -10,7 +10,7 @@ from typing import Self, SupportsIndex, overload
 
 from distkv.errors import InvalidParams
 from distkv.token_ids import ID_BYTES, pack, unpack
-from distkv.types import SamplingParams, is_utf8
+from distkv.types import WHAT_FITS, SamplingParams, is_utf8
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.to_rmanager import Submit
 
@@ -97,12 +97,15 @@ def _check_each(ids: Sequence[object]) -> None:
         raise InvalidParams("prompt", "at least one token id", list(ids))
 
 
-def check_params(params: object) -> SamplingParams:
-    """The params, or the defaults for None. Raises TypeError."""
+def check_params(params: object, *, fits: bool = False) -> SamplingParams:
+    """The params, or the defaults for None. fits: who sends them shortens `max_tokens` to what there is room for.
+    Raises TypeError, InvalidParams."""
     if params is None:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params are SamplingParams, not {type(params).__name__}")
+    if params.max_tokens == WHAT_FITS and not fits:
+        raise InvalidParams("max_tokens", "a number, for only LLM knows how many tokens there is room for", None)
     return params
 
 

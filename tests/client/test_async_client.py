@@ -162,6 +162,8 @@ async def test_wrong_arguments_are_named():
     async with AsyncClient(UNUSED) as client:
         with pytest.raises(TypeError, match="SamplingParams"):
             await client.submit("x", {"max_tokens": 3})
+        with pytest.raises(InvalidParams, match=r"max_tokens: expected a number, for only LLM knows .*, got None"):
+            await client.submit("x", SamplingParams(max_tokens=None))
         with pytest.raises(InvalidParams, match="timeout_s"):
             await client.submit("x", timeout_s=0)
         with pytest.raises(InvalidParams, match="request_id"):

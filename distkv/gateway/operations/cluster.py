@@ -104,8 +104,8 @@ class Cluster:
     def stream(
         self, prompt: TokenIds, params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
-        """The client's stream, see `AsyncClient.stream`. Raises NoInstanceReady, also while instances are waited for, or
-        serve another model."""
+        """The client's stream, see `AsyncClient.stream`. Raises NoInstanceReady, also while instances are waited
+        for, or serve another model."""
         if self._is_waiting or self._are_strangers:
             raise self.refusal()
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
