@@ -118,7 +118,7 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
             return invalid(message, code=CONTEXT_LENGTH_EXCEEDED)
         case RequestRefused():
             field = error.reason.partition(":")[0]
-            param = field if field in SamplingParams.__struct_fields__ else None
+            param = field if field in ("prompt", *SamplingParams.__struct_fields__) else None
             return invalid(str(error), param)
         case RequestFailed(retryable=True) if draining:
             reason = _ADDRESS.sub("", error.reason)
