@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -39,6 +39,7 @@ MAX_ALLOWED_TOKEN_IDS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORDS_BYTES = 8192
 MAX_INT = 2**31 - 1
+_EMPTY: Mapping[str, object] = {"stop": (), "stop_token_ids": (), "bad_words": (), "logit_bias": {}}
 WHAT_FITS = MAX_INT
 """max_tokens where None was given: `LLM` shortens it to what there is room for."""
 
@@ -112,11 +113,12 @@ class _StrictNames(msgspec.StructMeta):
 class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
     """How to turn logits into tokens, and when to stop. Raises InvalidParams naming the field.
 
-    Lists are taken for tuples, and one string for `stop`; as in vLLM, -1 is no `top_k` and no `seed`, and None for
-    `max_tokens` is as many as fit, which only `LLM` knows. The limits of lists are in their types too, so that one that
-    is too long is refused before it is decoded. Bias and penalties apply to the raw logits, in the order
-    bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out, then come
-    temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not apply.
+    Lists are taken for tuples, and one string for `stop`. As in vLLM, None is an empty list, -1 is no `top_k` and no
+    `seed`, and None for `max_tokens` is as many as fit, which only `LLM` knows. The limits of lists are in their types
+    too, so that one that is too long is refused before it is decoded. Bias and penalties apply to the raw logits, in
+    the order bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out,
+    then come temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not
+    apply.
     """
 
     max_tokens: int = 16  #: most new tokens, at least 1
@@ -243,7 +245,7 @@ class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
         )
 
     def _take_spellings(self) -> None:
-        spelled: dict[str, object] = {}
+        spelled = {field: empty for field, empty in _EMPTY.items() if getattr(self, field) is None}
         if self.max_tokens is None:
             spelled["max_tokens"] = WHAT_FITS
         if self.top_k == -1:

@@ -133,7 +133,8 @@ def test_a_name_that_is_no_field_is_refused_as_a_wrong_value_is(name, told):
 
 
 def test_vllms_ways_to_set_no_limit():
-    assert SamplingParams(top_k=-1) == SamplingParams()
+    nothing = dict.fromkeys(("stop", "stop_token_ids", "bad_words", "logit_bias", "allowed_token_ids"))
+    assert SamplingParams(top_k=-1, **nothing) == SamplingParams()
     assert SamplingParams(max_tokens=None).max_tokens == WHAT_FITS
     assert [SamplingParams(seed=seed).seed for seed in (-1, -2, -(2**63))] == [None, 2**63 - 2, 0]
 

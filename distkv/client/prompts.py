@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import uuid
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Self, SupportsIndex, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, SupportsIndex, overload
 
 from distkv.errors import InvalidParams
 from distkv.token_ids import ID_BYTES, pack, unpack
@@ -64,6 +64,16 @@ class TokenIds(Sequence[int]):
 
     def __repr__(self) -> str:
         return f"TokenIds({list(self)})"
+
+
+def each_prompt(prompts: object) -> list[Any]:
+    """The prompts of a call: a text, a dict and token ids are one. Raises TypeError."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts are texts or lists of token ids, one or many, not {type(prompts).__name__}")
+    found = list(prompts)
+    return [found] if found and all(isinstance(one, int) for one in found) else found
 
 
 def check_prompt(prompt: object) -> str | TokenIds:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from distkv.client.async_client import MAX_AT_ONCE
 from distkv.client.instances.capacity import are_live, longest_request
 from distkv.client.local.cluster import LocalCluster
-from distkv.client.prompts import check_n, check_params
+from distkv.client.prompts import check_n, check_params, each_prompt
 from distkv.config import ControlSettings, GatewayConfig, build, model_dir
 from distkv.errors import InvalidParams, RequestFailed
 from distkv.gateway.prompting.served_model import ServedModel
@@ -26,7 +26,6 @@ from distkv.offline.prompts import (
     PromptReader,
     ReadPrompt,
     each_conversation,
-    each_prompt,
 )
 from distkv.text.chat_template import ChatTemplate
 from distkv.text.tokenizer import Tokenizer

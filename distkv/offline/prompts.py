@@ -40,17 +40,6 @@ class Conversation:
     tools: list[dict[str, Any]] | None
 
 
-def each_prompt(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a call: a text, a dict and a list of token ids are one. Raises TypeError."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise TypeError(f"prompts are texts, token ids or dicts, not {type(prompts).__name__}")
-    if prompts and all(isinstance(one, int) for one in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
 def each_conversation(messages: Messages | Sequence[Messages]) -> list[Messages]:
     """The conversations of a call: a list of messages is one. Raises TypeError."""
     is_one = not _is_list(messages) or not messages or isinstance(messages[0], Mapping)
