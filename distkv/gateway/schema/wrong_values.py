@@ -11,6 +11,8 @@ import msgspec
 from msgspec import inspect
 
 MAX_SHOWN = 80
+MAX_OPENED_BYTES = 2**16
+"""What is in longer ones is not shown: each of many small values would take much memory."""
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _EXPECTED, _GOT = re.compile("^Expected"), re.compile(r", got `\w+`$")
@@ -34,26 +36,32 @@ def explained(message: str, kind: type[msgspec.Struct], raw: Mapping[str, msgspe
     try:
         return f"{expected}{_got(raw, path, expected)}", path
     except (LookupError, TypeError, msgspec.DecodeError):
-        # A name comes twice, and what is there the second time is right, or of another kind.
+        # It is long, or a name comes twice, and what is there the second time is right or of another kind.
         return expected, path
 
 
 def _got(raw: Mapping[str, msgspec.Raw], path: str, expected: str) -> str:
     """The beginning of the value, or its length where that is wrong; a map for what is in it, as paths have no keys."""
     level: Any = raw
-    value = b""
+    value: memoryview | None = None
     for step in _STEP.findall(path.partition("[...]")[0]):
-        if value:
-            level = _one_level.decode(value)
-        value = bytes(level[int(step) if isinstance(level, list) else step])
-    if not value:
+        if value is not None:
+            level = _opened(value)
+        value = memoryview(level[int(step) if isinstance(level, list) else step])
+    if value is None:
         return ""
     if sized := _SIZED.match(expected):
-        inner = _one_level.decode(value)
+        inner = _opened(value)
         if isinstance(inner, _KINDS[sized[1]]) and len(inner) > 1:
             return f", got {len(inner)}"
-    text = value[: 5 * MAX_SHOWN].decode(errors="replace")
+    text = bytes(value[: 5 * MAX_SHOWN]).decode(errors="replace")
     return f", got {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"
+
+
+def _opened(value: memoryview) -> Any:
+    if len(value) > MAX_OPENED_BYTES:
+        raise LookupError
+    return _one_level.decode(value)
 
 
 def _choices(kind: type[msgspec.Struct], path: str) -> list[Any]:

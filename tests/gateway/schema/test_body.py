@@ -128,6 +128,7 @@ SENTENCES: tuple[tuple[type[msgspec.Struct], bytes, str, str], ...] = (
         "tool_choice",
         """expected one of 'auto', 'none', 'required', got "any\"""",
     ),
+    (CompletionRequest, b'{"prompt": [%s-1]}' % (b"0, " * 2**16), f"prompt[{2**16}]", "expected `int` >= 0"),
     # The name comes twice, and what msgspec complains of is not what is there at last.
     (CompletionRequest, b'{"prompt": "x", "stop": ["a", 5], "stop": []}', "stop[1]", "expected `str`"),
     (CompletionRequest, b'{"prompt": "x", "stop": ["a", 5], "stop": "ab"}', "stop[1]", "expected `str`"),
