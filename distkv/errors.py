@@ -18,6 +18,7 @@
     └── RequestError           one request ended without its answer
         ├── RequestRefused     it can never be served here
         └── RequestFailed      it was accepted, then lost; `retryable` says whether to try again
+            └── NoInstanceReady    there is nobody who could take it now
 
 Each class carries its facts as fields and builds its own sentence: what was expected, what came, what to do.
 """
@@ -176,3 +177,10 @@ class RequestFailed(RequestError):
         super().__init__(reason + (" (retryable)" if retryable else ""))
         self.retryable, self.reason, self.retry_after_s = retryable, reason, retry_after_s
         self.pool_tokens = pool_tokens
+
+
+class NoInstanceReady(RequestFailed):
+    """No instance takes requests now; another try may find one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(True, reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Set
-from typing import Annotated, Literal
+from collections.abc import Mapping, Set
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -38,6 +39,9 @@ MAX_ALLOWED_TOKEN_IDS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORDS_BYTES = 8192
 MAX_INT = 2**31 - 1
+_EMPTY: Mapping[str, object] = {"stop": (), "stop_token_ids": (), "bad_words": (), "logit_bias": {}}
+WHAT_FITS = MAX_INT
+"""max_tokens where None was given: `LLM` shortens it to what there is room for."""
 
 
 def _require(ok: bool, field: str, expected: str, got: object) -> None:
@@ -93,20 +97,36 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     top: tuple[tuple[int, float], ...] = ()  #: id and logprob of the most likely tokens, best first
 
 
-class SamplingParams(msgspec.Struct, frozen=True):
+class _StrictNames(msgspec.StructMeta):
+    """Refuses what is no field as it refuses wrong values."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        for name, value in values.items():
+            if name == "n":
+                raise InvalidParams(name, "as an argument of generate or chat (these are for one output)", value)
+            if name not in cls.__struct_fields__:
+                close = difflib.get_close_matches(name, cls.__struct_fields__, n=1)
+                raise InvalidParams(name, f"{close[0]} in its place" if close else "a field of SamplingParams", value)
+        return super().__call__(*args, **values)
+
+
+class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
     """How to turn logits into tokens, and when to stop. Raises InvalidParams naming the field.
 
-    Lists are taken for tuples, and one string for `stop`. The limits of lists are in their types too, so that one that
-    is too long is refused before it is decoded. Bias and penalties apply to the raw logits, in the order
-    bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out, then come
-    temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not apply.
+    Lists are taken for tuples, and one string for `stop`. As in vLLM, None is an empty list, -1 is no `top_k` and no
+    `seed`, and None for `max_tokens` is as many as fit, which only `LLM` knows. The limits of lists are in their types
+    too, so that one that is too long is refused before it is decoded. Bias and penalties apply to the raw logits, in
+    the order bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out,
+    then come temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not
+    apply.
     """
 
     max_tokens: int = 16  #: most new tokens, at least 1
     temperature: float = 1.0  #: at least 0; 0 is greedy
     top_p: float = 1.0  #: in (0, 1]: keep the most likely tokens that have this much probability together
-    top_k: int = 0  #: keep this many most likely tokens; 0 is off
-    seed: int | None = None  #: in [0, 2^63): fixes the noise of every position; None draws one at admission
+    top_k: int = 0  #: keep this many most likely tokens; 0 and -1 are off
+    #: in [-2^63, 2^63), modulo 2^63: fixes the noise of every position; None, and -1, draws one at admission
+    seed: int | None = None
     #: up to 64 texts, each of at most 1024 bytes, 8192 in all; the output ends before one
     stop: Annotated[tuple[str, ...], Meta(max_length=MAX_STOP_STRINGS)] = ()
     #: up to 1024 ids that end the request besides the model's own
@@ -133,11 +153,7 @@ class SamplingParams(msgspec.Struct, frozen=True):
     structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            msgspec.structs.force_setattr(self, "stop", (self.stop,))
-        for field in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
-            if isinstance(value := getattr(self, field), list):
-                msgspec.structs.force_setattr(self, field, tuple(value))
+        self._take_spellings()
         _require(
             _is_int(self.max_tokens) and 1 <= self.max_tokens <= MAX_INT,
             "max_tokens",
@@ -151,13 +167,13 @@ class SamplingParams(msgspec.Struct, frozen=True):
         _require(
             _is_int(self.top_k) and 0 <= self.top_k <= MAX_INT,
             "top_k",
-            "an integer in [0, 2**31), where 0 is off",
+            "an integer in [-1, 2**31), where 0 and -1 are off",
             self.top_k,
         )
         _require(
             self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
             "seed",
-            "None or an integer in [0, 2**63)",
+            "None or an integer in [-2**63, 2**63)",
             self.seed,
         )
         _require(
@@ -227,6 +243,22 @@ class SamplingParams(msgspec.Struct, frozen=True):
             "None or a StructuredOutput",
             self.structured_output,
         )
+
+    def _take_spellings(self) -> None:
+        spelled = {field: empty for field, empty in _EMPTY.items() if getattr(self, field) is None}
+        if self.max_tokens is None:
+            spelled["max_tokens"] = WHAT_FITS
+        if self.top_k == -1:
+            spelled["top_k"] = 0
+        if isinstance(seed := self.seed, int) and -(2**63) <= seed < 0:
+            spelled["seed"] = None if seed == -1 else seed % 2**63
+        if isinstance(self.stop, str):
+            spelled["stop"] = (self.stop,)
+        for field in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
+            if isinstance(value := getattr(self, field), list):
+                spelled[field] = tuple(value)
+        for field, value in spelled.items():
+            msgspec.structs.force_setattr(self, field, value)
 
     def of_choice(self, index: int) -> SamplingParams:
         """Those of one of several outputs for one prompt: a seed grows by its number."""

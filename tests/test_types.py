@@ -18,6 +18,7 @@ from distkv.types import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS_BYTES,
+    WHAT_FITS,
 )
 
 
@@ -65,10 +66,10 @@ def test_defaults():
         ("top_p", 0),
         ("top_p", 1.01),
         ("top_p", -0.5),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_k", 2.0),
         ("top_k", 2**70),
-        ("seed", -1),
+        ("seed", -(2**63) - 1),
         ("seed", 2**63),
         ("seed", 1.0),
         ("stop", ""),
@@ -115,6 +116,27 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
         SamplingParams(**{field: value})
     assert caught.value.field == field
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("n", "n: expected as an argument of generate or chat"),
+        ("max_token", "max_token: expected max_tokens in its place, got 2"),
+        ("beams", "beams: expected a field of SamplingParams"),
+    ],
+)
+def test_a_name_that_is_no_field_is_refused_as_a_wrong_value_is(name, told):
+    with pytest.raises(InvalidParams, match=told) as caught:
+        SamplingParams(**{name: 2})
+    assert caught.value.field == name
+
+
+def test_vllms_ways_to_set_no_limit():
+    nothing = dict.fromkeys(("stop", "stop_token_ids", "bad_words", "logit_bias", "allowed_token_ids"))
+    assert SamplingParams(top_k=-1, **nothing) == SamplingParams()
+    assert SamplingParams(max_tokens=None).max_tokens == WHAT_FITS
+    assert [SamplingParams(seed=seed).seed for seed in (-1, -2, -(2**63))] == [None, 2**63 - 2, 0]
 
 
 def test_the_error_shows_only_the_beginning_of_what_came():

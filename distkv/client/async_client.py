@@ -15,7 +15,15 @@ from distkv.client.instances.directory import ANSWER_S, Directory
 from distkv.client.instances.dispatch import Dispatch
 from distkv.client.instances.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
-from distkv.client.prompts import check_count, check_n, check_params, check_prompt, check_request_id, check_timeout
+from distkv.client.prompts import (
+    check_count,
+    check_n,
+    check_params,
+    check_prompt,
+    check_request_id,
+    check_timeout,
+    each_prompt,
+)
 from distkv.client.views.cluster_status import StatusCollector, as_dict
 from distkv.client.views.explaining import Explanation, explain
 from distkv.config import DEFAULT_GMANAGER, parse_address
@@ -135,7 +143,7 @@ class AsyncClient:
 
     async def generate(
         self,
-        prompts: str | Sequence[str | Sequence[int]],
+        prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
@@ -143,7 +151,7 @@ class AsyncClient:
         on_output: Callable[[RequestOutput], None] | None = None,
         retries: int = 0,
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order; params are for all or one each.
+        """The outputs of one or several prompts, in their order; params are for all or one each.
 
         n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i. at_once: how
         many are under way at the same time. on_output: is called with each as it is complete. retries: how often
@@ -153,7 +161,7 @@ class AsyncClient:
         check_n(n)
         check_count("at_once", at_once, 1)
         check_count("retries", retries, 0)
-        all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+        all_prompts = each_prompt(prompts)
         each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
         if len(each) != len(all_prompts):
             raise InvalidParams("params", f"one for all or one for each of {len(all_prompts)} prompts", len(each))

@@ -78,7 +78,7 @@ class Client:
 
     def generate(
         self,
-        prompts: str | Sequence[str | Sequence[int]],
+        prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,

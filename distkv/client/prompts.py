@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import uuid
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Self, SupportsIndex, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, SupportsIndex, overload
 
 from distkv.errors import InvalidParams
 from distkv.token_ids import ID_BYTES, pack, unpack
-from distkv.types import SamplingParams, is_utf8
+from distkv.types import WHAT_FITS, SamplingParams, is_utf8
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.to_rmanager import Submit
 
@@ -66,6 +66,16 @@ class TokenIds(Sequence[int]):
         return f"TokenIds({list(self)})"
 
 
+def each_prompt(prompts: object) -> list[Any]:
+    """The prompts of a call: a text, a dict and token ids are one. Raises TypeError."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts are texts or lists of token ids, one or many, not {type(prompts).__name__}")
+    found = list(prompts)
+    return [found] if found and all(isinstance(one, int) for one in found) else found
+
+
 def check_prompt(prompt: object) -> str | TokenIds:
     """The prompt as it is sent: text, or token ids. Raises TypeError, or InvalidParams for ids that cannot be."""
     if isinstance(prompt, TokenIds) and len(prompt) <= MAX_PROMPT_TOKENS:
@@ -97,12 +107,15 @@ def _check_each(ids: Sequence[object]) -> None:
         raise InvalidParams("prompt", "at least one token id", list(ids))
 
 
-def check_params(params: object) -> SamplingParams:
-    """The params, or the defaults for None. Raises TypeError."""
+def check_params(params: object, *, fits: bool = False) -> SamplingParams:
+    """The params, or the defaults for None. fits: who sends them shortens `max_tokens` to what there is room for.
+    Raises TypeError, InvalidParams."""
     if params is None:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params are SamplingParams, not {type(params).__name__}")
+    if params.max_tokens == WHAT_FITS and not fits:
+        raise InvalidParams("max_tokens", "a number, for only LLM knows how many tokens there is room for", None)
     return params
 
 

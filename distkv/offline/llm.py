@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -13,19 +13,25 @@ from typing import Any, Self
 from distkv.client.async_client import MAX_AT_ONCE
 from distkv.client.instances.capacity import are_live, longest_request
 from distkv.client.local.cluster import LocalCluster
-from distkv.client.prompts import check_n, check_params
+from distkv.client.prompts import check_n, check_params, each_prompt
 from distkv.config import ControlSettings, GatewayConfig, build, model_dir
 from distkv.errors import InvalidParams, RequestFailed
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.offline.outputs import PromptOutput, prompt_output
 from distkv.offline.progress import UseTqdm, progress
-from distkv.offline.prompts import Conversation, Prompt, PromptReader, ReadPrompt, each_prompt
+from distkv.offline.prompts import (
+    Conversation,
+    Messages,
+    Prompt,
+    PromptReader,
+    ReadPrompt,
+    each_conversation,
+)
 from distkv.text.chat_template import ChatTemplate
 from distkv.text.tokenizer import Tokenizer
 from distkv.types import SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
-Messages = Sequence[Mapping[str, Any]]
 RETRIES = 3
 """Of a request that was lost with its instance, where others can begin it anew."""
 
@@ -92,7 +98,7 @@ class LLM:
         A prompt is a text, a list of token ids, or {"prompt": text} or {"prompt_token_ids": ids}. sampling_params: for
         all or one each. n: outputs of each prompt; with a seed, output i has seed + i. use_tqdm: whether a bar shows
         how far it is, or what makes one with tqdm's parameters. Output ends with "length" at the longest request that
-        the cluster takes.
+        the cluster takes, so `max_tokens=None` is as many as fit.
 
         Prompts are read before anything is computed: one that cannot be served, or params out of range, raise a
         ValueError (RequestRefused, InvalidParams) or TypeError that names it. A request that is lost with its instance
@@ -122,9 +128,7 @@ class LLM:
         """
         how = Conversation(add_generation_prompt, continue_final_message, chat_template_kwargs, tools)
         reader = self._reader(chat_template)
-        is_one = not messages or isinstance(messages[0], Mapping)
-        each: Sequence[Any] = [messages] if is_one else messages
-        reads = [partial(reader.conversation, one, how) for one in each]
+        reads = [partial(reader.conversation, one, how) for one in each_conversation(messages)]
         return self._run(reader, reads, sampling_params, n, use_tqdm)
 
     def close(self) -> None:
@@ -160,7 +164,7 @@ class LLM:
         for index, (read, one) in enumerate(zip(reads, each, strict=True)):
             try:
                 prompts.append(read())
-                params.append(reader.fitted(prompts[-1], check_params(one)))
+                params.append(reader.fitted(prompts[-1], check_params(one, fits=True)))
             except (ValueError, TypeError) as error:
                 if len(reads) > 1:
                     error.add_note(f"prompt {index} of {len(reads)}")

@@ -19,6 +19,7 @@ from distkv.text.tokenizer import TextTooLong
 from distkv.types import SamplingParams, is_utf8
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+Messages = Sequence[Mapping[str, Any]]
 KEYS = ("prompt", "prompt_token_ids")
 
 
@@ -39,15 +40,19 @@ class Conversation:
     tools: list[dict[str, Any]] | None
 
 
-def each_prompt(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a call: a text, a dict and a list of token ids are one. Raises TypeError."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise TypeError(f"prompts are texts, token ids or dicts, not {type(prompts).__name__}")
-    if prompts and all(isinstance(one, int) for one in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def each_conversation(messages: Messages | Sequence[Messages]) -> list[Messages]:
+    """The conversations of a call: a list of messages is one. Raises TypeError."""
+    is_one = not _is_list(messages) or not messages or isinstance(messages[0], Mapping)
+    each: list[Any] = [messages] if is_one else list(messages)
+    for one in each:
+        if not _is_list(one):
+            wanted = 'a list of {"role": ..., "content": ...}, or of such lists'
+            raise TypeError(f"messages are {wanted}, not {type(one).__name__}")
+    return each
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 class PromptReader:

@@ -57,6 +57,18 @@ async def test_generate_keeps_the_order_of_the_prompts(start_fakes):
     assert [len(output.token_ids) for output in outputs] == [3, 1, 2]
 
 
+async def test_one_prompt_of_generate_is_a_text_or_token_ids(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        for prompts in ("abc", ["abc"], [5, 6, 7], [[5, 6, 7]], (5, 6, 7)):
+            (output,) = await client.generate(prompts, FOUR)
+            assert output.token_ids == [0, 1, 2, 3]
+        for prompts, kind in (({"prompt": "abc"}, "dict"), (None, "NoneType"), (5, "int")):
+            with pytest.raises(TypeError, match=rf"a?prompts? .* not {kind}$"):
+                await client.generate(prompts, FOUR)
+    assert [prompt_of(submit) for submit in cluster.instances[0].of(Submit)] == ["abc"] * 2 + [(5, 6, 7)] * 3
+
+
 async def test_several_outputs_of_each_prompt(start_fakes):
     cluster = start_fakes()
     async with AsyncClient(cluster.address) as client:
@@ -162,6 +174,8 @@ async def test_wrong_arguments_are_named():
     async with AsyncClient(UNUSED) as client:
         with pytest.raises(TypeError, match="SamplingParams"):
             await client.submit("x", {"max_tokens": 3})
+        with pytest.raises(InvalidParams, match=r"max_tokens: expected a number, for only LLM knows .*, got None"):
+            await client.submit("x", SamplingParams(max_tokens=None))
         with pytest.raises(InvalidParams, match="timeout_s"):
             await client.submit("x", timeout_s=0)
         with pytest.raises(InvalidParams, match="request_id"):

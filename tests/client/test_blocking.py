@@ -68,7 +68,7 @@ def test_errors_come_out_as_they_are(background, monkeypatch):
         with pytest.raises(InvalidParams):
             client.submit([])
         with pytest.raises(TypeError):
-            client.generate([1, 2, 3])
+            client.generate({"prompt": "x"})
     monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
     with Client("127.0.0.1:9") as client, pytest.raises(ClusterUnreachable):
         client.status()

@@ -141,8 +141,8 @@ def test_output_ends_where_the_longest_request_does(start: Start) -> None:
     one = start()
     (found,) = one.llm.generate([5] * (MOST - 3), SamplingParams(max_tokens=50, min_tokens=9), use_tqdm=False)
     assert len(found.outputs[0].token_ids) == 3 and found.outputs[0].finish_reason == "length"
-    (submit,) = one.submits()
-    assert (submit.params.max_tokens, submit.params.min_tokens) == (3, 3)
+    one.llm.generate([5] * 9, SamplingParams(max_tokens=None), use_tqdm=False)
+    assert [(submit.params.max_tokens, submit.params.min_tokens) for submit in one.submits()] == [(3, 3), (MOST - 9, 0)]
 
 
 def test_one_conversation_or_many(start: Start) -> None:
@@ -181,6 +181,17 @@ def test_a_conversation_that_is_none_is_told(start: Start, messages: Any, how: A
         one.llm.chat(messages, TWO, use_tqdm=False, **how)
     with pytest.raises(ConfigError, match="no Jinja template"):
         one.llm.chat([{"role": "user", "content": "x"}], TWO, chat_template="{% if %}")
+    assert one.submits() == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    [("hello", "str"), (["hello"], "str"), ({"role": "user", "content": "hello"}, "dict"), ([None], "NoneType")],
+)
+def test_what_is_no_list_of_messages_is_told_what_was_expected(start: Start, messages: Any, kind: str) -> None:
+    one = start()
+    with pytest.raises(TypeError, match=rf'messages are a list of {{"role": .*, not {kind}$'):
+        one.llm.chat(messages, TWO, use_tqdm=False)
     assert one.submits() == []
 
 

@@ -166,7 +166,7 @@ class PromptIntake:
         if not len(found) or found.view(np.uint32).max() < self._vocab_size:
             return ""
         wrong = found[(found < 0) | (found >= self._vocab_size)][0]
-        return f"token ids must be in [0, {self._vocab_size}), the prompt has {wrong}"
+        return f"prompt: token ids must be in [0, {self._vocab_size}), it has {wrong}"
 
     def _refuse(
         self,

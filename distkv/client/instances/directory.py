@@ -15,7 +15,7 @@ from distkv.client.instances.events import ConnectionLost
 from distkv.client.instances.instance_order import InstanceOrder
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.turns import Turns
-from distkv.errors import ClusterUnreachable, ConfigError, LinkClosed, RequestFailed
+from distkv.errors import ClusterUnreachable, ConfigError, LinkClosed, NoInstanceReady, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
@@ -119,18 +119,17 @@ class Directory:
         """Where a request should go: the gManager's choice, else, of the ready instances that take one so long, that
         with the fewest requests of this client, of these the one with most free memory.
 
-        Raises ClusterUnreachable when nobody ever answered, RequestFailed (retryable) when no instance is ready.
+        Raises ClusterUnreachable when nobody ever answered, NoInstanceReady.
         """
         if self._members is None:
             await self.members()
         if self._closed:
             raise RequestFailed(False, "closed by this client")
-        reason = ""
+        reason = "no instance is ready"
         try:
             bootstrap = self._bootstrap()  # a lost one is replaced, and does not count as answering
         except ConnectionLost as lost:
-            self._bootstrap_answers = False
-            reason = lost.why
+            reason = self._unanswered(lost)
         if self._bootstrap_answers:
             # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
             doubted = [one for one in reversed(self._suspects) if self._suspected(one)]
@@ -139,14 +138,17 @@ class Directory:
                 located = await bootstrap.locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
                 if located.address and located.instance_id not in avoided:
                     return Target(located.instance_id, located.address)
-                reason = located.reason
+                reason = located.reason or reason
             except ConnectionLost as lost:
-                self._bootstrap_answers = False
-                reason = f"{self.address}: {lost.why}"
+                reason = self._unanswered(lost)
         best = self._order.first(query.exclude, self._suspected, lambda one: takes(one, query.num_tokens))
         if best is None:
-            raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
+            raise NoInstanceReady(reason)
         return Target(best.instance_id, best.address)
+
+    def _unanswered(self, lost: ConnectionLost) -> str:
+        self._bootstrap_answers = False
+        return f"no instance is ready, and nothing answers at {self.address}: {lost.why}"
 
     def target(self, instance_id: str) -> Target | None:
         """A ready instance by its name; None if the member list has none, or it was just lost here."""

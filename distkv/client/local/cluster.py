@@ -122,7 +122,7 @@ class LocalCluster:
 
     def generate(
         self,
-        prompts: str | Sequence[str | Sequence[int]],
+        prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,6 +23,8 @@ from distkv.gateway.operations.cross_origin import for_web_pages
 from distkv.gateway.operations.request_log import RequestLog
 from distkv.gateway.schema.errors import ApiError, internal
 
+MAX_PATH = 200
+"""So much of a path is shown."""
 NOT_IMPLEMENTED = ("/v1/responses", "/v1/embeddings")
 
 
@@ -44,14 +48,22 @@ def make_app(service: Service) -> ASGIApp:
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
         Route("/detokenize", tokenizing.detokenize, methods=["POST"]),
     ]
+    paths = [route.path for route in routes]
 
     # Coroutines: others would take a thread each, and the first one what makes threads, at 30 ms.
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        messages = {404: f"there is no {request.url.path[:200]} here", 405: f"{request.method} is not allowed here"}
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        response = ApiError(error.status_code, messages.get(error.status_code, error.detail), code=code).response()
-        response.headers.update(error.headers or {})
+        path, message, code, headers = request.url.path[:MAX_PATH], error.detail, None, dict(error.headers or {})
+        if error.status_code == 404:
+            close = difflib.get_close_matches(path, paths, n=1, cutoff=0.75)
+            hint = f"did you mean {close[0]}?" if close else "GET /openapi.json has all there is"
+            message, code = f"there is no {path} here; {hint}", "not_found"
+        elif error.status_code == 405:
+            # Starlette names them in any order.
+            headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+            message, code = f"{path} takes {headers['Allow']}, not {request.method}", "method_not_allowed"
+        response = ApiError(error.status_code, message, code=code).response()
+        response.headers.update(headers)
         return response
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -73,4 +85,4 @@ def make_app(service: Service) -> ASGIApp:
     app.router.redirect_slashes = False
     guarded = Auth(Gate(app, service.limit), service.config.api_key)
     shared = for_web_pages(guarded, service.config.allowed_origins)
-    return RequestLog(shared, service.metrics, frozenset(route.path for route in routes))
+    return RequestLog(shared, service.metrics, frozenset(paths))

@@ -43,11 +43,11 @@ class Service:
         return self._limited(self.cluster.longest_request)
 
     def room(self, prompt_tokens: int) -> int:
-        """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 while too
-        few instances are ready, also where it was not too long a short while ago."""
+        """The output that fits beside a prompt. Raises ApiError 400 when the prompt alone is too long, 503 where it was
+        not a short while ago; `Cluster.refusal` while nothing is served."""
         most = self.max_model_len
         if not most:
-            raise unavailable(self.cluster.unready, "no_ready_instance")
+            raise self.cluster.refusal()
         if prompt_tokens >= most:
             if prompt_tokens < self._limited(self.cluster.longest_lately):
                 raise _too_few(f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}")

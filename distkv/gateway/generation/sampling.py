@@ -18,7 +18,9 @@ from distkv.types import SamplingParams
 _PLAIN = (
     "temperature",
     "top_p",
+    "top_k",
     "min_p",
+    "seed",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
@@ -66,14 +68,10 @@ def sampling_params(
 ) -> SamplingParams:
     """The parameters that the cluster gets. Raises ApiError 400 naming the field as the user knows it."""
     values = {name: getattr(request, name) for name in _PLAIN if getattr(request, name) is not None}
-    if request.top_k is not None:
-        values["top_k"] = max(0, request.top_k)
     if request.stop_token_ids:
         values["stop_token_ids"] = tuple(request.stop_token_ids)
     if request.logit_bias:
         values["logit_bias"] = {_token_id(key): bias for key, bias in request.logit_bias.items()}
-    if request.seed is not None:
-        values["seed"] = request.seed % 2**63
     if prompt_logprobs is not None:
         values["prompt_logprobs"] = max(prompt_logprobs, values.get("prompt_logprobs", 0))
     inherited = {name: value for name, value in defaults.items() if name != "max_tokens"}

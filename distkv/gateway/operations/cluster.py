@@ -15,7 +15,7 @@ from distkv.client.instances.capacity import are_live, longest_request
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
 from distkv.client.views.explaining import Explanation
-from distkv.errors import ClusterUnreachable, RequestFailed
+from distkv.errors import ClusterUnreachable, DistKVError, NoInstanceReady
 from distkv.recent_peak import RecentPeak
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
@@ -104,10 +104,10 @@ class Cluster:
     def stream(
         self, prompt: TokenIds, params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
-        """The client's stream, see `AsyncClient.stream`. Raises RequestFailed while instances are waited for, or serve
-        another model."""
+        """The client's stream, see `AsyncClient.stream`. Raises NoInstanceReady, also while instances are waited
+        for, or serve another model."""
         if self._is_waiting or self._are_strangers:
-            raise RequestFailed(True, self.unready)
+            raise self.refusal()
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
 
     async def explain(self, request_id: str) -> Explanation:
@@ -129,6 +129,12 @@ class Cluster:
         if self._is_waiting:
             return f"{len(self.ready)} of {self._wait_for} instances are ready"
         return "" if self.ready else "no instance is ready"
+
+    def refusal(self) -> DistKVError:
+        """`unready` as an error, that of the client."""
+        if not (self._answers or self.ready):
+            return ClusterUnreachable(self._client.address, self.unready)
+        return NoInstanceReady(self.unready)
 
     @property
     def longest_request(self) -> int:

@@ -110,7 +110,7 @@ def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
     model.check_name(body.model)
     check_common(body)
     if body.top_logprobs and not body.logprobs:
-        raise invalid("top_logprobs: needs logprobs", "top_logprobs")
+        raise invalid("top_logprobs: needs logprobs to be true", "top_logprobs")
     logprobs = body.top_logprobs or 0 if body.logprobs else None
     use = tool_use(body, model.tool_format)
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from distkv.gateway.schema.errors import ApiError, invalid
+from distkv.gateway.schema.wrong_values import explained
 
 MAX_FIELDS = 256
 MAX_HARMLESS_BYTES = 256
 """Values that change nothing are short, so longer ones are not even decoded."""
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _PART = re.compile(r"messages\[\d+\]\.content\[\d+\]\.type")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 S = TypeVar("S", bound=msgspec.Struct)
@@ -37,8 +37,8 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
                 raise invalid(f"{name} is not supported by this server", name, "unsupported_parameter")
         return msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        what, path = place_of(str(error))
-        if what.startswith("Invalid enum value") and _PART.fullmatch(path):
+        what, path = explained(str(error), kind, raw)
+        if _PART.fullmatch(path) and what.startswith("expected one of"):
             problem = f"{path}: this server understands parts of type 'text' only, no images, audio or files"
             raise invalid(problem, path, "unsupported_parameter") from None
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
@@ -48,17 +48,6 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
 
 def _no_json(error: Exception) -> ApiError:
     return invalid(f"the body is no JSON object: {error}", code="invalid_json")
-
-
-def place_of(message: str) -> tuple[str, str]:
-    """(what is wrong, the field's path) of a message of msgspec."""
-    found = _PLACE.match(message)
-    assert found is not None
-    what, path = found["what"], found["path"] or ""
-    missing = re.search(r"missing required field `(\w+)`", what)
-    if missing:
-        path = f"{path}.{missing[1]}" if path else missing[1]
-    return what, path
 
 
 def _is_harmless(raw: msgspec.Raw, harmless: tuple[Any, ...]) -> bool:

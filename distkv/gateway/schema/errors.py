@@ -11,6 +11,7 @@ from starlette.responses import Response
 from distkv.errors import (
     ClusterUnreachable,
     InvalidParams,
+    NoInstanceReady,
     RequestFailed,
     RequestRefused,
     RequestUnknown,
@@ -117,13 +118,15 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
             return invalid(message, code=CONTEXT_LENGTH_EXCEEDED)
         case RequestRefused():
             field = error.reason.partition(":")[0]
-            param = field if field in SamplingParams.__struct_fields__ else None
+            param = field if field in ("prompt", *SamplingParams.__struct_fields__) else None
             return invalid(str(error), param)
         case RequestFailed(retryable=True) if draining:
             reason = _ADDRESS.sub("", error.reason)
             return unavailable(f"the gateway is shutting down; {reason}", "draining", close=True)
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
+        case NoInstanceReady():
+            return unavailable(_ADDRESS.sub("", error.reason), "no_ready_instance")
         case RequestFailed(retryable=True):
             return unavailable(_ADDRESS.sub("", error.reason), "request_failed", retry_after_s=error.retry_after_s)
         case RequestFailed():

@@ -82,7 +82,9 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: (
         Annotated[dict[_TokenKey, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIASES)] | None
     ) = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="Choice i uses seed + i.")] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="Choice i uses seed + i; -1 is none.")] | None = (
+        None
+    )
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[list[_TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None

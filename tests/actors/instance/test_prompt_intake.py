@@ -138,7 +138,7 @@ async def test_a_token_that_the_model_does_not_know_is_refused_by_name(
     await recorder.handled(1)
     (refused,) = recorder.answers
     assert (refused.request_id, refused.kind) == ("r", "refused")
-    assert refused.reason == f"token ids must be in [0, {VOCAB}), the prompt has {wrong}"
+    assert refused.reason == f"prompt: token ids must be in [0, {VOCAB}), it has {wrong}"
     (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and event.submit.request_id == "fine"
 

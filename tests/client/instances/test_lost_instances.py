@@ -11,6 +11,7 @@ from distkv import (
     AsyncClient,
     ClusterUnreachable,
     ConfigError,
+    NoInstanceReady,
     RequestFailed,
     SamplingParams,
 )
@@ -32,6 +33,15 @@ async def test_closing_the_client_does_not_send_a_request_elsewhere(start_fakes)
     with pytest.raises(RequestFailed, match="closed by this client"):
         await task
     assert cluster.instances[1].of(Submit) == []
+
+
+async def test_a_cluster_without_instances_is_said_to_have_none_once(start_fakes):
+    cluster = start_fakes(count_up)
+    cluster.gmanager.members = []
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(NoInstanceReady) as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.retryable and caught.value.reason == "no instance is ready"
 
 
 async def test_an_instance_just_lost_is_not_tried_first_again(start_fakes):

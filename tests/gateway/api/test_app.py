@@ -15,12 +15,18 @@ Start = Callable[..., Any]
 
 async def test_unknown_routes_and_methods(start: Start) -> None:
     gateway = await start()
-    assert "/nowhere" in error_of(await gateway.http.get("/nowhere"), 404, None, "not_found")
+    for path, hint in (
+        ("/nowhere", "GET /openapi.json has all there is"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/completions/", "did you mean /v1/completions?"),
+    ):
+        message = error_of(await gateway.http.get(path), 404, None, "not_found")
+        assert message == f"there is no {path} here; {hint}"
     error_of(await gateway.http.get("/v1/models/"), 404, "model", "model_not_found")
-    answer = await gateway.http.get("/v1/completions")
-    error_of(answer, 405, None, "method_not_allowed")
-    assert "POST" in answer.headers["allow"]
-    error_of(await gateway.post("/health"), 405, None, "method_not_allowed")
+    for method, path, allowed in (("PUT", "/v1/completions", "POST"), ("POST", "/health", "GET, HEAD")):
+        answer = await gateway.http.request(method, path)
+        told = error_of(answer, 405, None, "method_not_allowed")
+        assert told == f"{path} takes {allowed}, not {method}" and answer.headers["allow"] == allowed
     assert (await gateway.http.head("/health")).status_code == 200
 
 

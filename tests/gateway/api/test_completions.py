@@ -48,6 +48,8 @@ async def test_parameters_reach_the_instance(start: Start) -> None:
 async def test_what_an_instance_refuses_by_name_has_its_name(start: Start) -> None:
     gateway = await start(ends("refused", "allowed_token_ids: token ids must be in [0, 9), it has 9"))
     assert "it has 9" in error_of(await gateway.complete(allowed_token_ids=[9]), 400, "allowed_token_ids")
+    gateway = await start(ends("refused", "prompt: token ids must be in [0, 9), it has 9"))
+    assert "it has 9" in error_of(await gateway.complete([9]), 400, "prompt")
 
 
 async def test_prompts_are_cut_and_echoed_as_they_were_used(start: Start, checkpoint: Path) -> None:

@@ -50,7 +50,7 @@ async def test_spellings(start: Start) -> None:
     gateway = await start()
     assert await params_sent(gateway) == SamplingParams(max_tokens=1)
     assert await params_sent(gateway, top_k=-1, stop=[], logit_bias={}) == SamplingParams(max_tokens=1)
-    assert (await params_sent(gateway, seed=-1)).seed == 2**63 - 1
+    assert [(await params_sent(gateway, seed=seed)).seed for seed in (-1, -2)] == [None, 2**63 - 2]
     params = await params_sent(gateway, echo=True, logprobs=3)
     assert (params.logprobs, params.prompt_logprobs) == (3, 3)
     params = await params_sent(gateway, echo=True, logprobs=1, prompt_logprobs=2)

@@ -68,7 +68,7 @@ async def test_instances_with_other_tokens_than_the_gateway_serve_nothing(checkp
                 answer = await gateway.complete(max_tokens=1)
                 assert answer.status_code == status
                 if status == 503:
-                    assert "serve another model" in error_of(answer, 503, None, "request_failed")
+                    assert "serve another model" in error_of(answer, 503, None, "no_ready_instance")
                     assert "serve another model" in (await gateway.http.get("/health")).text
     told = [line for line in logs if line["event"] == "instances of another model"]
     assert [line["instances"] for line in told] == [("i0",)]
@@ -124,7 +124,7 @@ async def test_nothing_is_served_before_as_many_are_ready_as_are_waited_for(chec
         await until(lambda: says("0 of 2 instances are ready"))
         for name in ("i0", "i1"):
             assert (await health())[0] == 503 and await _longest(gateway) is None
-            said = error_of(await gateway.complete(max_tokens=1), 503, None, "request_failed")
+            said = error_of(await gateway.complete(max_tokens=1), 503, None, "no_ready_instance")
             assert said.endswith("of 2 instances are ready")
             error_of(await gateway.chat(), 503, None, "no_ready_instance")
             fakes.instances.append(FakeInstance(name, speak))

@@ -6,9 +6,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from distkv.gateway.schema.requests import REFUSED_CHAT, REFUSED_COMPLETION
+from distkv.gateway.schema.body import decode
+from distkv.gateway.schema.errors import ApiError
+from distkv.gateway.schema.requests import REFUSED_CHAT, REFUSED_COMPLETION, ChatRequest, CompletionRequest
 from tests.gateway.harness import error_of
 
 Start = Callable[..., Any]
@@ -92,6 +95,56 @@ async def test_values_that_cannot_be(start: Start) -> None:
         assert field in error_of(await gateway.complete(**{field: value}), 400, field, code)
     error_of(await gateway.chat(stop=""), 400, "stop")
     assert not gateway.submits()
+
+
+SENTENCES: tuple[tuple[type[msgspec.Struct], bytes, str, str], ...] = (
+    (CompletionRequest, b'{"prompt": "x", "temperature": "hot"}', "temperature", 'expected `float | null`, got "hot"'),
+    (CompletionRequest, b'{"prompt": "x", "temperature": -1}', "temperature", "expected `float` >= 0.0, got -1"),
+    (CompletionRequest, b'{"prompt": [5, -1]}', "prompt[1]", "expected `int` >= 0, got -1"),
+    (CompletionRequest, b'{"model": "x"}', "prompt", "is missing"),
+    (CompletionRequest, b'{"prompt": {"a": "%s"}}' % (b"x" * 999), "prompt", 'got {"a": "' + "x" * 73 + "..."),
+    (CompletionRequest, b'{"prompt": "x", "n": "%s"}' % ("é" * 999).encode(), "n", '"' + "é" * 79 + "..."),
+    (CompletionRequest, b'{"prompt": "x", "stop": [%s""]}' % (b'"",' * 64), "stop", "length <= 64, got 65"),
+    (CompletionRequest, b'{"prompt": "x", "stop": ["%s"]}' % (b"x" * 1025), "stop[0]", "length <= 1024, got 1025"),
+    (CompletionRequest, b'{"prompt": "x", "logit_bias": {"7": 101}}', "logit_bias[...]", 'got {"7": 101}'),
+    (
+        CompletionRequest,
+        b'{"prompt": "x", "logit_bias": {"70000000000": 1, "7": 1}}',
+        "logit_bias",
+        'length <= 10, got {"70000000000": 1, "7": 1}',
+    ),
+    (ChatRequest, b'{"messages": []}', "messages", "expected `array` of length >= 1, got []"),
+    (ChatRequest, b'{"messages": [{"role": "user", "content": 5}]}', "messages[0].content", "array | null`, got 5"),
+    (ChatRequest, b'{"messages": [{"content": "x"}]}', "messages[0].role", "is missing"),
+    (
+        ChatRequest,
+        b'{"messages": [{"role": "user"}], "response_format": {"type": "json"}}',
+        "response_format.type",
+        """expected one of 'json_object', 'json_schema', 'text', got "json\"""",
+    ),
+    (
+        ChatRequest,
+        b'{"messages": [{"role": "user"}], "tool_choice": "any"}',
+        "tool_choice",
+        """expected one of 'auto', 'none', 'required', got "any\"""",
+    ),
+    (CompletionRequest, b'{"prompt": [%s-1]}' % (b"0, " * 2**16), f"prompt[{2**16}]", "expected `int` >= 0"),
+    # The name comes twice, and what msgspec complains of is not what is there at last.
+    (CompletionRequest, b'{"prompt": "x", "stop": ["a", 5], "stop": []}', "stop[1]", "expected `str`"),
+    (CompletionRequest, b'{"prompt": "x", "stop": ["a", 5], "stop": "ab"}', "stop[1]", "expected `str`"),
+    (CompletionRequest, b'{"prompt": "x", "stop": ["a", 5], "stop": 7}', "stop[1]", "expected `str`"),
+)
+
+
+@pytest.mark.parametrize(("kind", "body", "param", "told"), SENTENCES)
+def test_the_message_has_what_came_and_what_was_expected(
+    kind: type[msgspec.Struct], body: bytes, param: str, told: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode(body, kind, {})
+    error = caught.value.body.error
+    assert (caught.value.status, error.param) == (400, param)
+    assert error.message.startswith(f"{param}: ") and error.message.endswith(told)
 
 
 async def test_places_within_a_field_are_named(start: Start) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from distkv.errors import RequestFailed
+from distkv.client.instances import directory
+from distkv.errors import NoInstanceReady, RequestFailed
 from distkv.gateway.schema.errors import from_cluster
 from tests.client.fakes import FakeCluster
-from tests.gateway.harness import MODEL, ends, error_of, started
+from tests.gateway.harness import MODEL, ends, error_of, started, until
 
 Start = Callable[..., Any]
 
@@ -49,11 +50,31 @@ async def test_no_instance_is_ready(start: Start, checkpoint: Any) -> None:
     async with started(checkpoint, fakes=FakeCluster()) as gateway:
         health = await gateway.http.get("/health")
         assert health.status_code == 503 and health.headers["retry-after"] == "1"
-        error_of(await gateway.complete(), 503, None, "request_failed")
-        error_of(await gateway.chat(), 503, None, "no_ready_instance")
+        for answer in (await gateway.complete(), await gateway.complete(stream=True), await gateway.chat()):
+            assert error_of(answer, 503, None, "no_ready_instance") == "no instance is ready"
         models = (await gateway.http.get("/v1/models")).json()
         assert models["data"][0]["id"] == MODEL and models["data"][0]["max_model_len"] is None
         assert (await gateway.http.get("/live")).status_code == 200
+
+
+async def test_no_gmanager_answers(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
+    fakes = FakeCluster()
+    fakes.die()
+    async with started(checkpoint, fakes=fakes) as gateway:
+
+        async def is_told() -> bool:
+            return (await gateway.http.get("/health")).json() == {"status": "the cluster does not answer"}
+
+        await until(is_told)
+        for answer in (await gateway.complete(), await gateway.chat()):
+            assert error_of(answer, 503, None, "cluster_unreachable") == "the cluster does not answer"
+
+
+def test_who_serves_nothing_is_named_without_its_address() -> None:
+    error = from_cluster(NoInstanceReady("no instance is ready, and nothing answers at tcp://10.0.0.1:7: silent"))
+    assert error is not None and (error.status, error.body.error.code) == (503, "no_ready_instance")
+    assert error.body.error.message == "no instance is ready, and nothing answers: silent"
 
 
 def test_a_gateway_that_drains_says_why_an_instance_ended_a_request() -> None:
