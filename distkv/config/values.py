@@ -88,9 +88,10 @@ def parse_cores(text: str, *, key: str) -> tuple[int, ...]:
 def check_cores_are_here(cores: Iterable[int], *, key: str) -> None:
     """Raises ConfigError naming `key` for cores that this process may not use."""
     usable = os.sched_getaffinity(0)
-    if missing := [core for core in cores if core not in usable]:
+    if missing := sorted(set(cores) - usable):
+        noun = "core" if len(missing) == 1 else "cores"
         raise ConfigError(
-            key, f"this process may not use core {as_ranges(missing)}", f"it may use {as_ranges(sorted(usable))}"
+            key, f"this process may not use {noun} {as_ranges(missing)}", f"it may use {as_ranges(sorted(usable))}"
         )
 
 

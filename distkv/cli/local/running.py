@@ -37,7 +37,7 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
         click.echo("\n".join(config_lines(wanted)))
         return 0
     up = wanted.up
-    ClusterSettings.of(**wanted.arguments())
+    ClusterSettings.of(**wanted.arguments()).check_machine()
     wanted.check_ports()
     console = Console(markup=False, highlight=False)
     with signals_interrupt():

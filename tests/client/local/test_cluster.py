@@ -284,7 +284,7 @@ def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
 
 def test_cores_that_are_not_here_start_nothing(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(10)))
-    with pytest.raises(ConfigError, match=r"cpu_affinity: this process may not use core 10-12 .it may use 0-9"):
+    with pytest.raises(ConfigError, match=r"cpu_affinity: this process may not use cores 10-12 .it may use 0-9"):
         LocalCluster("demo", 1, cpu_affinity="8-12")
     with pytest.raises(ConfigError, match="may not use core 11 "):
         LocalCluster("demo", 2, instance_options=[{}, {"cpu_affinity": "11"}])
