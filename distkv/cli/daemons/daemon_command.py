@@ -14,6 +14,7 @@ from distkv import __version__
 from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
 from distkv.cli.version import version_option
+from distkv.cli.vllm_flags import KnowsVllm
 from distkv.config import Settings, values_of
 from distkv.log.lines import configure
 from distkv.process_priority import begin_loop
@@ -49,7 +50,7 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
             lifeline_fd=params["lifeline_fd"],
         )
 
-    return click.Command(
+    return KnowsVllm(
         name,
         callback=command,
         params=[*setting_options(schema), version_option(name), *daemon_options()],
