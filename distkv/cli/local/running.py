@@ -18,6 +18,8 @@ from distkv.cli.local.introduction import introduction
 from distkv.cli.local.printed_config import config_lines
 from distkv.cli.local.wanted import Wanted
 from distkv.cli.signals import signals_interrupt
+from distkv.client.blocking import Client
+from distkv.client.instances.capacity import longest_request
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.restarts import WINDOW_S, Restarts
@@ -63,9 +65,11 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
             stack.enter_context(cluster)
             configure("up", json=True, stream=log)
             try:
-                for line in introduction(cluster, wanted.given["gateway"], wanted.model):
+                client = cluster.client()
+                longest = longest_request(client.members())
+                for line in introduction(cluster, wanted.given["gateway"], wanted.model, longest):
                     _show(console, line)
-                return _watch(cluster, up, console)
+                return _watch(cluster, client, up, console)
             except KeyboardInterrupt:
                 _show(console, "stopping; Ctrl-C again ends everything at once")
                 cluster.close(on_waiting=lambda requests: _show(console, _waiting(requests)))
@@ -98,9 +102,9 @@ def _waiting(requests: Mapping[str, int]) -> str:
     return f"waiting for {where}; Ctrl-C again ends {'it' if is_one else 'them'}"
 
 
-def _watch(cluster: LocalCluster, up: UpConfig, console: Console) -> int:
+def _watch(cluster: LocalCluster, client: Client, up: UpConfig, console: Console) -> int:
     """Show the cluster until all its instances are down and stay so, which is exit code 1."""
-    poller = Poller(cluster.client(), "Ctrl-C ends it")
+    poller = Poller(client, "Ctrl-C ends it")
     supervisor = Supervisor(cluster, Restarts(up.restart), up.start_timeout_s)
     live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
     with live or contextlib.nullcontext():
