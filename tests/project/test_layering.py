@@ -32,6 +32,7 @@ LEAVES = {
     "token_ids",
     "checksums",
     "packed_numbers",
+    "wording",
 }
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}

@@ -26,6 +26,7 @@ from distkv.client.local.restarts import WINDOW_S, Restarts
 from distkv.client.local.supervisor import Died, Restarted, Supervisor
 from distkv.config import UpConfig
 from distkv.log.lines import configure
+from distkv.wording import counted, plural
 
 LOG_NAME = "up.log"
 STOP_GRACE_S = 10.0
@@ -43,7 +44,7 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
     wanted.check_ports()
     console = Console(markup=False, highlight=False)
     with signals_interrupt():
-        parts = ["a gManager", f"{up.instances} instance" + ("s" if up.instances > 1 else "")]
+        parts = ["a gManager", counted(up.instances, "instance")]
         started = f"{', '.join(parts)} and a gateway" if up.gateway else " and ".join(parts)
         console.print(f"starting {started} for {wanted.model} ...", soft_wrap=True)
         started_s = time.monotonic()
@@ -97,7 +98,7 @@ def _waiting(requests: Mapping[str, int]) -> str:
         return "no request is left; ending the processes"
     first, *others = (f"{count} on {name}" for name, count in requests.items())
     is_one = sum(requests.values()) == 1
-    noun = "request" if first.startswith("1 ") else "requests"
+    noun = plural(next(iter(requests.values())), "request")
     where = ", ".join([first.replace(" ", f" {noun} ", 1), *others])
     return f"waiting for {where}; Ctrl-C again ends {'it' if is_one else 'them'}"
 
@@ -129,7 +130,9 @@ def sentence(change: Died | Restarted) -> str:
         case Died(restart_in_s=None, restarts=0):
             return f"{change.name} died: {change.how}; the others go on"
         case Died(restart_in_s=None):
-            again = f"it was started again {change.restarts} times in {WINDOW_S / 60:.0f} minutes and stays down"
+            again = (
+                f"it was started again {counted(change.restarts, 'time')} in {WINDOW_S / 60:.0f} minutes and stays down"
+            )
             return f"{change.name} died: {change.how}; {again}, the others go on"
         case Died():
             again = f"it is started again in {change.restart_in_s:g} s (number {change.restarts})"

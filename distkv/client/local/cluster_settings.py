@@ -61,8 +61,8 @@ class ClusterSettings:
             of_gateway |= {"drain_wait_s": DRAIN_WAIT_S}
             of_gateway |= split["gateway"] | dict(gateway_options or {})
             launch.command("gateway", of_gateway)
-            if of_gateway["wait_for"] > instances:
-                raise ConfigError("wait_for", f"{of_gateway['wait_for']} instances are waited for, {instances} start")
+            if (wait_for := of_gateway["wait_for"]) > instances:
+                raise ConfigError("wait_for", f"expected at most {instances}, as many as start, got {wait_for}")
         shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size}
         shared |= split["instance"]
         cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)

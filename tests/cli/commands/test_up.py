@@ -135,7 +135,7 @@ def test_what_dies_is_started_again_if_asked_and_the_log_says_so(start, tmp_path
     again = int(back.split("pid ")[1].split(",")[0])
     assert again not in (first, second) and psutil.pid_exists(again)
     os.kill(again, signal.SIGKILL)
-    assert "started again 1 times in 10 minutes and stays down" in lines_until(up, "instance i0 died")[-1]
+    assert "started again 1 time in 10 minutes and stays down" in lines_until(up, "instance i0 died")[-1]
     up.terminate()
     out, _ = up.communicate(timeout=30)
     assert up.returncode == 0, out

@@ -345,5 +345,5 @@ def test_the_gateway_waits_for_all_instances_or_as_many_as_it_is_told():
     for given, waits_for in ((None, 3), ({"wait_for": 2}, 2)):
         gateway = ClusterSettings.of("demo", 3, 1024, gateway_options=given).gateway
         assert gateway is not None and gateway["wait_for"] == waits_for
-    with pytest.raises(ConfigError, match="wait_for: 4 instances are waited for, 3 start"):
+    with pytest.raises(ConfigError, match="wait_for: expected at most 3, as many as start, got 4"):
         ClusterSettings.of("demo", 3, 1024, gateway_options={"wait_for": 4})
