@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from reprlib import Repr
 
+from distkv.wording import counted
+
 _short = Repr()
 _short.maxstring = _short.maxother = 80
 
@@ -134,10 +136,10 @@ class RequestUnknown(ClusterError):
     """No instance knows of a request: it never came, or ended long ago."""
 
     def __init__(self, request_id: str, num_asked: int, num_silent: int) -> None:
-        silent = f"; {num_silent} of them did not answer" if num_silent else ""
+        silent = f", of which {num_silent} did not answer" if num_silent else ""
         super().__init__(
-            f"no request {_short.repr(request_id)} is known: {num_asked} instances were asked{silent}; each remembers "
-            "those it serves and the newest that ended"
+            f"no request {_short.repr(request_id)} is known: asked {counted(num_asked, 'instance')}{silent}; each "
+            "remembers those it serves and the newest that ended"
         )
         self.request_id, self.num_asked, self.num_silent = request_id, num_asked, num_silent
 

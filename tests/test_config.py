@@ -149,6 +149,9 @@ def test_outside_tables_a_setting_is_for_every_program_that_has_it(tmp_path):
         ("port = 70000", "port: expected an integer from 0 to 65535"),
         ("insecure = 'yes'", "insecure: expected true or false"),
         ("dtype = 'int8'", "dtype: expected one of .*float16"),
+        ("dtype = 'bfloat'", "dtype: expected one of .*did you mean bfloat16"),
+        ("log_dirs = 'x'", "log_dirs: unknown setting .*did you mean log_dir"),
+        ("dead-after = 3", "dead-after: unknown setting .*did you mean dead_after_s"),
         ("lease_s = 0", "lease_s: expected a number > 0"),
         ("lease_s = nan", "lease_s: expected a number"),
         ("model = 3", "model: expected a text"),
@@ -220,8 +223,10 @@ def test_threads_follow_the_cores(monkeypatch):
     )
     with pytest.raises(ConfigError, match="threads: 3 are more than the 2 cores of cpu_affinity"):
         build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 3})
-    with pytest.raises(ConfigError, match=r"this process may not use core 3, 7-9 .it may use 0-2, 6"):
+    with pytest.raises(ConfigError, match=r"this process may not use cores 3, 7-9 .it may use 0-2, 6"):
         resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "2-3,7-9"}))
+    with pytest.raises(ConfigError, match=r"this process may not use core 3 .it may use 0-2, 6"):
+        resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "2-3"}))
 
 
 def test_a_model_is_a_directory_or_the_one_that_comes_with_us(tmp_path, monkeypatch):

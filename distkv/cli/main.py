@@ -23,13 +23,13 @@ COMMANDS = {
     "profile": "Measure what this machine does with a model, to plan by.",
     "bench": "Run a benchmark.",
     "sim": "Play a trace to a cluster in simulated time.",
-    "sim-paper": "Make figures of the papers again.",
-    "sim-trace": "Draw a dataset of the papers as a trace.",
-    "sim-replay": "Decide once more what a trace file has recorded.",
+    "sim paper": "Make figures of the papers again.",
+    "sim trace": "Draw a dataset of the papers as a trace.",
+    "sim replay": "Decide once more what a trace file has recorded.",
     "wire": "Look at captured messages.",
     "completion": "Print the shell completion of all programs.",
 }
-"""The commands and what they do, known without loading them. One with a hyphen may be written in two words."""
+"""The commands and what they do, known without loading them. One of two words may be written with a hyphen."""
 HELP = """Serve large language models from one pool of KV memory that many instances share.
 
 \b
@@ -45,7 +45,7 @@ Examples:
 
 def module_of(name: str) -> str:
     """The module that has a command. Those of `sim` have a room, of which `sim` by itself is one."""
-    return f"distkv.cli.commands.{'sim.play' if name == 'sim' else name.replace('-', '.')}"
+    return f"distkv.cli.commands.{'sim.play' if name == 'sim' else name.replace(' ', '.')}"
 
 
 class _Commands(click.Group):
@@ -55,18 +55,19 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        name = cmd_name.replace("-", " ")
+        if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(module_of(cmd_name)).command
+        command: click.Command = importlib.import_module(module_of(name)).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if (name := "-".join(args[:2])) in COMMANDS:
+        if (name := " ".join(args[:2])) in COMMANDS:
             # Help and errors call it as it was written.
-            return " ".join(args[:2]), self.get_command(ctx, name), args[2:]
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            return name, self.get_command(ctx, name), args[2:]
+        if args[0].replace("-", " ") not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             # Only a mistake has to wait for the settings to be loaded.
             from distkv.config import nearest
 
@@ -78,7 +79,8 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        words = {name.replace(" ", "-"): text for name, text in COMMANDS.items()}  # one is completed at a time
+        found = [CompletionItem(name, help=text) for name, text in words.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 

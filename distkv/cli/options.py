@@ -122,18 +122,22 @@ class SecretOption(click.Option):
         return os.environ.get(str(self.envvar))
 
 
-def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "") -> click.Option:
+def setting_option(
+    setting: Setting, *, flags: Sequence[str] = (), help: str = "", shown_default: str = ""
+) -> click.Option:
     """The flag of one setting, which its environment variable may give too. flags: what it is called instead; help:
-    what it means instead."""
+    what it means instead; shown_default: what help says in place of the default."""
     if isinstance(setting.kind, inspect.BoolType):
         return click.Option(
             [f"{setting.flag}/--no-{setting.flag[2:]}", setting.name],
             default=setting.default,
             envvar=setting.envvar,
-            help=setting.help,
+            help=help or setting.help,
         )
     shown: bool | str = not setting.required
-    if setting.default is None:
+    if shown_default:
+        shown = shown_default
+    elif setting.default is None:
         shown = "auto" if is_automatic(setting) else False
     elif setting.default in ("", ()):
         shown = False

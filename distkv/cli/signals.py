@@ -1,25 +1,44 @@
-"""Signals as KeyboardInterrupt, for commands that have something to clean up."""
+"""Signals: which of them count, and as KeyboardInterrupt for commands that have something to clean up."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
+
+BURST_S = 1.0
+
+
+class Bursts:
+    """Signals that belong together: `timeout` signals a process and then its group, a service manager each process of a
+    service, and a person means one thing by all of that."""
+
+    def __init__(self) -> None:
+        self._began_s = -math.inf
+
+    def begins(self, now_s: float) -> bool:
+        """Whether what comes now begins a burst; else it belongs to the one that began less than BURST_S ago."""
+        if now_s - self._began_s < BURST_S:
+            return False
+        self._began_s = now_s
+        return True
 
 
 @contextlib.contextmanager
 def signals_interrupt(*, once: bool = False) -> Iterator[None]:
-    """Within, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread, SIGINT also where it was ignored
-    before; an ignored SIGHUP stays ignored.
+    """Within, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread, once in each burst, SIGINT also
+    where it was ignored before; an ignored SIGHUP stays ignored.
 
     once: only the first does, and later ones do nothing, so that cleaning up completes; it must be bounded in time.
     """
-    came = False
+    came, bursts = False, Bursts()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         nonlocal came
-        if not (once and came):
+        if bursts.begins(time.monotonic()) and not (once and came):
             came = True
             raise KeyboardInterrupt
 

@@ -12,9 +12,10 @@ from distkv.config.groups import (
     LogSettings,
     MembershipSettings,
 )
+from distkv.config.nearest import nearest
 from distkv.config.resolving import resolve_auto
 from distkv.config.schema import MASKED, GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
-from distkv.config.sources import SECTIONS, TABLES, build, check_environment, load_file, load_table, nearest
+from distkv.config.sources import SECTIONS, TABLES, build, check_environment, load_file, load_table
 from distkv.config.table import ENV_PREFIX, Setting, settings_of, values_of
 from distkv.config.values import (
     DEFAULT_GMANAGER,

@@ -23,6 +23,7 @@ from distkv.types import (
     PrefillKv,
     Transport,
 )
+from distkv.wording import counted
 
 _SUFFIXED = {"suffixed": True}
 
@@ -146,11 +147,12 @@ class EngineSettings(Group, frozen=True, kw_only=True):
         if self.kv_tokens is not None and self.kv_tokens < self.block_size:
             raise ConfigError(
                 "kv_tokens",
-                f"{self.kv_tokens} tokens are less than one rBlock of {self.block_size}",
+                f"{self.kv_tokens} is less than one rBlock of {counted(self.block_size, 'token')}",
                 "give more, or a smaller --block-size",
             )
         if (self.threads or 0) > len(self.cores) > 0:
-            raise ConfigError("threads", f"{self.threads} are more than the {len(self.cores)} cores of cpu_affinity")
+            cores = counted(len(self.cores), "core")
+            raise ConfigError("threads", f"{self.threads} are more than the {cores} of cpu_affinity")
 
     @property
     def cores(self) -> tuple[int, ...]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from distkv.config.nearest import nearest
 from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
 from distkv.config.table import ENV_PREFIX, groups_of, settings_of
 from distkv.errors import ConfigError
@@ -29,22 +30,18 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {**SECTIONS, "up": UpConfig}
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def nearest(name: str, known: Iterable[str], where: str = "see --help for all of them") -> str:
-    """A hint that names the known word nearest to `name`, or `where` to find them all."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else where
-
-
 def load_file(path: Path, section: str) -> dict[str, Any]:
     """The checked settings that a TOML file has for `section`, one of TABLES. Raises ConfigError."""
     plain, tables = _read(path)
     found: dict[str, Any] = {}
     for key, value in plain.items():
         owners = _owners(key)
-        if section in owners or not owners:
-            found |= _check_table({key: value}, section, str(path))
-        else:  # what is for others has to be right too
-            _check_table({key: value}, owners[0], str(path))
+        if not owners:
+            known = {*TABLES, *(name for schema in TABLES.values() for name in settings_of(schema))}
+            raise ConfigError(key, f"unknown setting in {path}", nearest(key.replace("-", "_"), known))
+        # What is for others has to be right too.
+        checked = _check_table({key: value}, section if section in owners else owners[0], str(path))
+        found |= checked if section in owners else {}
     return found | tables.get(section, {})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from distkv.config.nearest import nearest
 from distkv.config.schema import Settings
 from distkv.config.values import parse_count
 from distkv.errors import ConfigError
@@ -53,7 +54,9 @@ class Setting(msgspec.Struct, frozen=True):
                 return msgspec.convert(parse_count(value), self.type)
             return msgspec.convert(value, self.type)
         except ValueError:
-            raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}") from None
+            choices = self.kind.values if isinstance(self.kind, inspect.LiteralType) else ()
+            hint = nearest(str(value), map(str, choices), "")
+            raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}", hint) from None
 
     def _parts(self, value: object) -> object:
         """A list from a text with commas, or one number; those that take suffixes as numbers."""

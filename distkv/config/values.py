@@ -10,6 +10,7 @@ from pathlib import Path
 
 from distkv.errors import ConfigError
 from distkv.types import is_utf8
+from distkv.wording import plural
 
 DEFAULT_GMANAGER = "tcp://127.0.0.1:7070"
 
@@ -88,10 +89,9 @@ def parse_cores(text: str, *, key: str) -> tuple[int, ...]:
 def check_cores_are_here(cores: Iterable[int], *, key: str) -> None:
     """Raises ConfigError naming `key` for cores that this process may not use."""
     usable = os.sched_getaffinity(0)
-    if missing := [core for core in cores if core not in usable]:
-        raise ConfigError(
-            key, f"this process may not use core {as_ranges(missing)}", f"it may use {as_ranges(sorted(usable))}"
-        )
+    if missing := sorted(set(cores) - usable):
+        named = f"{plural(len(missing), 'core')} {as_ranges(missing)}"
+        raise ConfigError(key, f"this process may not use {named}", f"it may use {as_ranges(sorted(usable))}")
 
 
 def as_ranges(numbers: Sequence[int]) -> str:

@@ -31,12 +31,12 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --disable-custom-all-reduce --worker-cls=auto --worker-extension-cls --ray-workers-use-nsight
         --disable-nccl-for-dp-synchronization""",
     (
-        "this starts a cluster on one machine",
+        "distkv up and serve start a cluster on one machine",
         "on several start distkv-gmanager, distkv-instance and distkv-gateway: docs/operations.md, Several hosts",
     ): """--data-parallel-rank --data-parallel-start-rank --data-parallel-size-local --data-parallel-address
         --data-parallel-rpc-port --data-parallel-backend=mp --data-parallel-hybrid-lb --data-parallel-external-lb
         --headless --nnodes=1 --node-rank=0 --master-addr --master-port""",
-    ("one gateway is started", "start more with distkv-gateway"): "--api-server-count=1",
+    ("a gateway is one process", "start more of them with distkv-gateway"): "--api-server-count=1",
     ("there are no LoRA adapters", "give a checkpoint into which the adapter is merged"): """--enable-lora
         --lora-modules --max-loras --max-lora-rank --max-cpu-loras --lora-dtype --lora-extra-vocab-size
         --fully-sharded-loras --default-mm-loras""",
@@ -58,12 +58,22 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --safetensors-load-strategy --model-impl=auto --pt-load-map-location""",
     ("the checkpoint's config.json is obeyed", "change it there"): """--hf-overrides --rope-scaling --rope-theta
         --disable-sliding-window --override-attention-dtype""",
-    ("no code of a checkpoint is ever run", LEAVE_OUT): "--trust-remote-code --no-trust-remote-code=",
+    (
+        "models need no code of their own, and none is run",
+        LEAVE_OUT,
+    ): "--trust-remote-code --no-trust-remote-code=",
     ("the tokenizer is the one in the model's directory", "put the other's files there"): """--tokenizer
         --tokenizer-mode=auto|hf --skip-tokenizer-init""",
-    ("every request has its own seed", "send the same `seed` with requests whose answers are to be the same"): "--seed",
+    (
+        "every request has its own seed",
+        "leave it out, and send the same `seed` with requests whose answers are to be the same",
+    ): "--seed",
+    (
+        "weights lie where they are computed with",
+        "leave it out, and give an instance a device that has room for them",
+    ): "--cpu-offload-gb=0",
     ("KV cache is lent to other instances, never swapped or offloaded", LEAVE_OUT): """--swap-space=0
-        --cpu-offload-gb=0 --preemption-mode --kv-transfer-config --kv-events-config --kv-offloading-size
+        --preemption-mode --kv-transfer-config --kv-events-config --kv-offloading-size
         --kv-offloading-backend --kv-sharing-fast-prefill --disable-hybrid-kv-cache-manager --mamba-cache-dtype
         --mamba-ssm-cache-dtype --mamba-block-size""",
     (
@@ -90,11 +100,13 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --max-num-partial-prefills=1 --max-long-partial-prefills=1 --long-prefill-token-threshold=0 --scheduler-cls
         --async-scheduling= --no-async-scheduling --num-scheduler-steps=1 --scheduler-delay-factor=0
         --stream-interval=1""",
-    ("logs have neither prompts nor outputs", "choose how much is logged with --log-level"): """--disable-log-stats
-        --disable-log-requests --no-disable-log-requests --enable-log-requests --no-enable-log-requests=
-        --enable-log-outputs --enable-log-deltas --disable-uvicorn-access-log --disable-access-log-for-endpoints
-        --max-log-len --log-config-file --log-error-stack
-        --aggregate-engine-logging --enable-logging-iteration-details""",
+    ("logs have neither prompts nor outputs", "choose how much is logged with --log-level"): """--disable-log-requests=
+        --no-disable-log-requests --enable-log-requests --no-enable-log-requests= --enable-log-outputs
+        --enable-log-deltas --max-log-len --log-config-file --log-error-stack""",
+    ("logs have no statistics, /metrics has them", LEAVE_OUT): """--disable-log-stats --aggregate-engine-logging
+        --enable-logging-iteration-details""",
+    ("there is no log of HTTP requests", LEAVE_OUT): """--disable-uvicorn-access-log=
+        --disable-access-log-for-endpoints""",
     ("thoughts stay in the text of an answer", LEAVE_OUT): """--reasoning-parser
         --reasoning-parser-plugin --reasoning-config --enable-reasoning""",
     ("there is no export of traces", "scrape /metrics"): """--otlp-traces-endpoint --collect-detailed-traces
@@ -110,7 +122,11 @@ _GROUPS: Mapping[tuple[str, str], str] = {
     (
         "sampling defaults are those of the checkpoint's generation_config.json",
         "change it, or send them with requests",
-    ): "--override-generation-config --logits-processors --logits-processor-pattern",
+    ): "--override-generation-config",
+    (
+        "no code of others chooses tokens",
+        "send logit_bias, allowed_token_ids, bad_words or structured_outputs with requests",
+    ): "--logits-processors --logits-processor-pattern",
     ("the configuration is TOML, with one flag for all", "use --config"): "--json-arg",
 }
 """By why and what instead: flags, behind = the values that may stand."""

@@ -6,6 +6,7 @@ messages as ZeroMQ frames them on TCP (ZMTP 3), whose greeting and commands are 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -49,12 +50,19 @@ def frames(data: bytes) -> Iterator[Frame]:
     at = 0
     while at < len(data):
         start = at
-        try:
+        with trouble_at(start, data):
             at, payload, body_bytes = _next(data, at)
             if payload:
                 yield _frame(start, at - start, payload, body_bytes)
-        except MalformedMessage as error:
-            raise MalformedMessage(f"at byte {start} of {len(data)}: {error.problem}") from None
+
+
+@contextlib.contextmanager
+def trouble_at(at: int, data: bytes) -> Iterator[None]:
+    """Within, a MalformedMessage says at which byte the message begins that it is about."""
+    try:
+        yield
+    except MalformedMessage as error:
+        raise MalformedMessage(f"at byte {at} of {len(data)}: {error.problem}") from None
 
 
 def _next(data: bytes, at: int) -> tuple[int, bytes, int | None]:

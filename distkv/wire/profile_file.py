@@ -32,11 +32,12 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def load_profile(path: Path) -> Profile:
     """The profile in a file. Raises ConfigError naming `profile` and what is wrong with it."""
+    hint = "distkv profile writes one"
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError("profile", f"cannot read {path}: {error.strerror}") from None
-    hint = "distkv profile writes one"
+        problem, named = f"cannot read {path}: {error.strerror}", "names such as a100-llama2-7b are for distkv sim"
+        raise ConfigError("profile", problem, f"{hint}; {named}") from None
     try:
         raw = msgspec.json.decode(data)
         file = msgspec.convert(raw, ProfileFile)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -51,7 +53,7 @@ def distkv_command(*args: str) -> int:
         (["up", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached from other machines"),
         (["up", "--no-gateway", "--api-key", "k"], "--api-key: there is no gateway (leave it out, or leave out --no-"),
         (["up", "--no-gateway", "--http-port", "1"], "--http-port: there is no gateway"),
-        (["serve", "--seed", "1"], "--seed: every request has its own seed (send the same `seed`"),
+        (["serve", "--seed", "1"], "--seed: every request has its own seed (leave it out, and send the"),
         (["up", "--tensor-parallel-size", "2"], "--tensor-parallel-size: one process computes for an instance"),
         (["up", "--ssl-certfile", "x"], "ssl_keyfile: is not set"),
         (["up", "--api-key", "(not shown)"], "api_key: has no keys: --print-config masks them"),
@@ -77,6 +79,29 @@ def test_an_unreachable_cluster_exits_with_1(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "no distkv cluster answers at tcp://127.0.0.1:9" in err and "distkv up" in err
     assert "while a gManager is away, the address of any instance works too: --address tcp://HOST:PORT" in err
+
+
+class HttpHandler(socketserver.BaseRequestHandler):
+    """As a gateway answers what is no HTTP, or asks for nothing that it has."""
+
+    def handle(self) -> None:
+        self.request.recv(64)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\nInvalid HTTP request received.")
+
+
+@pytest.mark.parametrize("words", [["status"], ["generate", "x"], ["explain", "x"], ["top"]], ids=" ".join)
+def test_the_address_of_http_is_said_to_be_that(words, monkeypatch, capsys):
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.5)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HttpHandler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            assert distkv_command(*words, "--address", f"127.0.0.1:{server.server_address[1]}") == 1
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "hint: HTTP answers there, as at a gateway; give the address" in capsys.readouterr().err
 
 
 def test_files_that_fail_are_one_sentence(capsys, tmp_path):

@@ -41,7 +41,7 @@ def test_every_command_has_a_module_and_is_listed(capsys):
 
 
 PROGRAMS = [
-    *([name] for name in COMMANDS),
+    *(name.split() for name in COMMANDS),
     [],
     ["wire", "decode"],
     *([f"distkv-{section}"] for section in ("gmanager", "instance", "gateway")),
@@ -65,10 +65,10 @@ def test_help_has_examples_that_parse_and_fits(words, columns, capsys, monkeypat
     assert max(map(len, examples)) <= 110
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if "-" in name])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if " " in name])
 @pytest.mark.parametrize("between", ["-", " "])
 def test_a_command_of_two_words_is_called_as_it_was_written(name, between, capsys):
-    written = name.replace("-", between)
+    written = name.replace(" ", between)
     assert distkv_command(*written.split(), "--help") == 0
     assert capsys.readouterr().out.startswith(f"Usage: distkv {written} [OPTIONS] ")
     assert distkv_command(*written.split(), "--nothing") == 2
@@ -85,6 +85,18 @@ def test_terminals_without_the_letters_get_something_else(cluster):
     )
     assert done.returncode == 0 and b"##" not in done.stdout and b"i0 ready" in done.stdout
     assert done.stdout.isascii() and b"?" not in done.stdout
+
+
+def test_a_mistaken_command_is_told_the_nearest_by_the_name_that_help_has(capsys):
+    assert distkv_command("sim-pap") == 2
+    assert "No such command 'sim-pap' (did you mean sim paper?)" in capsys.readouterr().err
+
+
+def test_the_package_itself_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "distkv", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"distkv {distkv.__version__}\n")
 
 
 LIGHT = {"status": (), "top": (), "generate": (), "up": (), "completion": ("msgspec", "zmq", "asyncio")}

@@ -32,6 +32,7 @@ LEAVES = {
     "token_ids",
     "checksums",
     "packed_numbers",
+    "wording",
 }
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}
@@ -135,7 +136,7 @@ def name_of(path: Path) -> str:
 
 def package_of(name: str) -> str:
     """The layer of "wire.messages.data" is "wire.messages", of "engine.step" it is "engine", of entry points "cli"."""
-    if name.endswith(".__main__"):
+    if name.rpartition(".")[2] == "__main__":
         return "cli"
     return "wire.messages" if name.startswith("wire.messages") else name.partition(".")[0]
 

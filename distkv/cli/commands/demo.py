@@ -15,6 +15,13 @@ for facts in it. Shows the answers as they come, where the KV lies, what moved, 
 is installed, that the tokens are those of transformers. An answer is right only if every remote rBlock was attended to.
 Everything runs on this machine and is gone afterwards, also after Ctrl-C.
 
+--ask takes a fact and a question of your own. The demo model matches words: the fact says what something is (a code
+of digits, a name, a date, a word or two), and the question, What is ...?, names it in the same words:
+
+\b
+  The keeper of the old mill is Greta Holm.
+  What is the keeper of the old mill?
+
 \b
 Examples:
   distkv demo
@@ -32,7 +39,10 @@ def _command(**options: Any) -> int:
     own = None
     if options.pop("ask"):
         try:
-            own = OwnFact(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
+            own = OwnFact(
+                click.prompt("a fact, such as: The keeper of the old mill is Greta Holm.\nfact"),
+                click.prompt("a question in its words, such as: What is the keeper of the old mill?\nquestion"),
+            )
         except click.Abort as abort:
             click.echo()
             if isinstance(abort.__context__, EOFError):
@@ -69,7 +79,7 @@ command = click.Command(
             help="Tokens of the document; half an instance less than all hold if not set.",
         ),
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Of the document and its facts."),
-        click.Option(["--ask"], is_flag=True, help="Put a fact and a question of your own."),
+        click.Option(["--ask"], is_flag=True, help="Put a fact and a question of your own, as above."),
     ],
     help=HELP,
     context_settings={"max_content_width": 100},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
 
 from distkv.cli.local.options import cluster_options
 from distkv.cli.local.running import run_cluster
-from distkv.cli.local.vllm_flags import translated
+from distkv.cli.vllm_flags import KnowsVllm, translated
 
 HELP = """Serve MODEL over HTTP with the flags of `vllm serve`. It is distkv up: --port is that of HTTP, and
 --data-parallel-size the number of instances, one if it is not given, whose KV memory is one pool. A flag of vLLM's that
@@ -22,11 +23,9 @@ Examples:
 """
 
 
-class _Serve(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            args = translated(args, {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)})
-        return super().parse_args(ctx, args)
+class _Serve(KnowsVllm):
+    def ours(self, arguments: Sequence[str], known: Collection[str]) -> list[str]:
+        return translated(arguments, known)
 
 
 @click.pass_context

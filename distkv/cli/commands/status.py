@@ -19,6 +19,7 @@ from distkv.client.blocking import Client
 from distkv.client.views.cluster_status import by_place, remote_share
 from distkv.log.printable import printable
 from distkv.wire.messages.to_client import ClusterState, RequestStatus, Status
+from distkv.wording import counted
 
 MAX_REQUESTS = 20
 MAX_DEBTS = 20
@@ -70,7 +71,7 @@ def _debts(cluster: ClusterState) -> Table:
         names = (debt.debtor_id, debt.creditor_id, str(debt.num_blocks))
         table.add_row(*(Text(printable(name)) for name in names))
     if cluster.num_debts > MAX_DEBTS:
-        table.caption = f"and {cluster.num_debts - MAX_DEBTS} more; {cluster.lent_blocks} rBlocks are lent in all"
+        table.caption = f"and {cluster.num_debts - MAX_DEBTS} more; rBlocks lent in all: {cluster.lent_blocks:,}"
     return table
 
 
@@ -94,9 +95,9 @@ def _runs(cluster: ClusterState) -> Table:
     """The cycles of debts that were swapped last."""
     table = _table("swapped", "ago", "to come home", "came home")
     for run in cluster.runs[:MAX_PLANS]:
-        home = "not yet" if run.home_blocks is None else f"{run.home_blocks} rBlocks"
+        home = "not yet" if run.home_blocks is None else counted(run.home_blocks, "rBlock")
         home += f": {run.why}" if run.why else ""
-        row = (run.members, f"{run.ago_s:.1f} s", f"{run.predicted_blocks} rBlocks", home)
+        row = (run.members, f"{run.ago_s:.1f} s", counted(run.predicted_blocks, "rBlock"), home)
         table.add_row(*(Text(printable(one)) for one in row))
     if cluster.num_runs > MAX_PLANS:
         table.caption = f"the newest of {cluster.num_runs}"

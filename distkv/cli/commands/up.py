@@ -8,7 +8,7 @@ import click
 
 from distkv.cli.local.options import cluster_options
 from distkv.cli.local.running import run_cluster
-from distkv.cli.local.vllm_flags import without_meaningless
+from distkv.cli.vllm_flags import KnowsVllm
 
 HELP = """Start a gManager, several instances of MODEL and a gateway on this machine, and show what they do until
 Ctrl-C. One that dies is reported and takes nothing else down. Every setting of the programs that it starts is a flag
@@ -27,12 +27,8 @@ Examples:
 """
 
 
-class _Up(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
-            args = without_meaningless(args, known, "--instances")
-        return super().parse_args(ctx, args)
+class _Up(KnowsVllm):
+    instances = "--instances"
 
 
 @click.pass_context

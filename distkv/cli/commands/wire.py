@@ -17,7 +17,7 @@ from msgspec import Meta
 from distkv import checksums, token_ids
 from distkv.errors import ConfigError, MalformedMessage
 from distkv.log.lines import PRIVATE_FIELDS
-from distkv.wire.capture import Frame, frames
+from distkv.wire.capture import Frame, frames, trouble_at
 from distkv.wire.messages import envelope
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Envelope
@@ -69,7 +69,8 @@ def _decode(file: str, format: str, show_private: bool) -> int:
         raise ConfigError("FILE", "there is nothing in it", "give captured bytes, or hex or base64 of them")
     try:
         for frame in frames(data):
-            described = msgspec.json.encode(_described(frame, show_private), enc_hook=repr)
+            with trouble_at(frame.at, data):
+                described = msgspec.json.encode(_described(frame, show_private), enc_hook=repr)
             click.echo(msgspec.json.format(described, indent=2))
     except MalformedMessage as error:
         raise MalformedMessage(f"{error.problem} ({HINT})") from None

@@ -16,14 +16,13 @@ import structlog
 import uvloop
 
 from distkv.cli.daemons.service_manager import ServiceManager
+from distkv.cli.signals import Bursts
 from distkv.errors import ConfigError, DistKVError
 
 Ready = Callable[[dict[str, Any]], None]
 Actor = Callable[[Ready, asyncio.Event], Awaitable[int]]
 
 CANCEL_S = 5.0
-# A program that signals a process and its group, as `timeout` does, sends the same signal twice.
-REPEAT_S = 0.5
 ABANDONED_EXIT = 1
 MAX_DESCRIPTORS = 65_536
 GC_THRESHOLDS = 10_000, 500, 100
@@ -42,8 +41,8 @@ def daemon_options() -> list[click.Parameter]:
 def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline_fd: int | None = None) -> int:
     """Run an actor until it ends, and return its exit code.
 
-    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S later
-    or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
+    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; one of a second burst ends
+    the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
     whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
     2. A service manager that left its NOTIFY_SOCKET in the environment is notified when the actor is ready and when
     it stops. The limit on descriptors is raised as far as the system permits, up to MAX_DESCRIPTORS. Once it is ready,
@@ -77,7 +76,7 @@ class _Daemon:
         self._stop = asyncio.Event()
         self._log = structlog.get_logger()
         self._limit: asyncio.Timeout | None = None
-        self._signalled_s: float | None = None
+        self._bursts = Bursts()
 
     async def run(self, actor: Actor) -> int:
         loop = asyncio.get_running_loop()
@@ -106,13 +105,11 @@ class _Daemon:
             return 1
 
     def _on_signal(self, signum: int) -> None:
-        now_s = asyncio.get_running_loop().time()
+        if not self._bursts.begins(asyncio.get_running_loop().time()):
+            return
         if self._stop.is_set():
-            if self._signalled_s is not None and now_s - self._signalled_s < REPEAT_S:
-                return
             self._log.error("second signal, ending at once", signal=signal.Signals(signum).name)
             os._exit(128 + signum)
-        self._signalled_s = now_s
         self._begin_to_stop(signal.Signals(signum).name)
 
     def _begin_to_stop(self, told_by: str) -> None:
@@ -124,7 +121,7 @@ class _Daemon:
     def _on_lifeline(self, fd: int) -> None:
         try:
             if os.read(fd, 4096):  # our parent stops us; that we have been told already is not for it to know
-                if not self._stop.is_set():
+                if self._bursts.begins(asyncio.get_running_loop().time()) and not self._stop.is_set():
                     self._begin_to_stop("parent")
                 return
         except BlockingIOError:

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import click
 import structlog
 
+from distkv import __version__
 from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
 from distkv.cli.version import version_option
+from distkv.cli.vllm_flags import KnowsVllm
 from distkv.config import Settings, values_of
 from distkv.log.lines import configure
 from distkv.process_priority import begin_loop
@@ -39,7 +41,7 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
     def command(ctx: click.Context, /, **params: Any) -> int:
         daemon = prepare(resolve(ctx, schema, params))
         configure(daemon.process, daemon.instance_id, daemon.config.logging.log_level, daemon.config.logging.log_json)
-        structlog.get_logger().info("configured", **values_of(daemon.config))
+        structlog.get_logger().info("configured", version=__version__, **values_of(daemon.config))
         begin_loop(computes=daemon.instance_id is not None)
         return serve(
             lambda ready, stop: daemon.run(daemon.config, ready, stop),
@@ -48,7 +50,7 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
             lifeline_fd=params["lifeline_fd"],
         )
 
-    return click.Command(
+    return KnowsVllm(
         name,
         callback=command,
         params=[*setting_options(schema), version_option(name), *daemon_options()],

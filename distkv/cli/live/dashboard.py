@@ -14,6 +14,7 @@ from distkv.cli.live.samples import Loan, Sample, loans, rates
 from distkv.client.views.cluster_status import by_place, mean_gains, remote_share
 from distkv.log.printable import printable
 from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts
+from distkv.wording import counted
 
 STATE_STYLE = {
     "ready": "green",
@@ -141,7 +142,7 @@ def _planned(cluster: ClusterState | None) -> list[str]:
     if cluster is not None and cluster.num_runs:
         ended = [run for run in cluster.runs if run.home_blocks is not None]
         home, predicted = sum(run.home_blocks or 0 for run in ended), sum(run.predicted_blocks for run in ended)
-        told = f" ({home:,} of {predicted:,} rBlocks came home)" if ended else ""
+        told = f" ({home:,} of {counted(predicted, 'rBlock')} came home)" if ended else ""
         lines.append(f"cycles of debts swapped: {cluster.num_runs}{told}")
     return lines
 
@@ -195,12 +196,11 @@ def _loans(lent: Sequence[Loan], style: Style) -> list[RenderableType]:
         table.add_column(justify="right" if column else "left", no_wrap=True)
     arrow = "->" if style.ascii_only else "→"
     for one in lent:
-        requests = f"{one.requests} request" + ("s" if one.requests != 1 else "")
         table.add_row(
             Text(printable(f"{one.creditor} {arrow} {one.debtor}")),
-            f"{one.blocks} rBlocks",
-            f"{one.tokens:,} tokens",
-            requests,
+            counted(one.blocks, "rBlock"),
+            counted(one.tokens, "token"),
+            counted(one.requests, "request"),
         )
     return [style.line(f"loans, from creditor {arrow} to debtor", "bold"), table]
 

@@ -18,8 +18,9 @@ DEMO_PROMPT = (  # all that the demo model does is to find facts
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
-def introduction(cluster: LocalCluster, gateway: Mapping[str, Any], model: str) -> Iterator[str]:
-    """A line for each process, and examples that can be pasted; gateway: the settings that it was given."""
+def introduction(cluster: LocalCluster, gateway: Mapping[str, Any], model: str, longest_tokens: int) -> Iterator[str]:
+    """A line for each process, and examples that can be pasted; gateway: the settings that it was given.
+    longest_tokens: prompt and output of the longest request that is served; 0 if that is not known."""
     is_demo = model == DEMO_MODEL
     prompt = DEMO_PROMPT if is_demo else PROMPT
     yield f"ready at {cluster.address}"
@@ -27,6 +28,8 @@ def introduction(cluster: LocalCluster, gateway: Mapping[str, Any], model: str) 
         device = cluster.devices.get(one.instance_id)
         on = f", on {device}" if device else ""
         yield f"{one.instance_id}: pid {one.pid}, {one.address}{on}, log {one.log_path}"
+    if longest_tokens:
+        yield f"longest request: {longest_tokens:,} tokens, prompt and output"
     if cluster.gateway is not None:
         yield f"gateway: pid {cluster.gateway.pid}, {cluster.http_url}, log {cluster.gateway.log_path}"
         body: dict[str, Any] = {"model": (gateway.get("served_model_name") or [model])[0], "prompt": prompt}

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from distkv.cli.local.wanted import CHOSEN
 from distkv.cli.options import config_option, print_config_option, setting_option
-from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, UpConfig, load_file, settings_of
+from distkv.client.local.cluster_settings import DRAIN_WAIT_S
+from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, InstanceConfig, UpConfig, load_file, settings_of
 
 
 def cluster_options(
@@ -25,7 +26,7 @@ def cluster_options(
     own, of_gateway = settings_of(UpConfig), settings_of(GatewayConfig)
     # A flag that several programs have is explained as the instance's.
     every = ChainMap(*({**settings_of(SECTIONS[section])} for section in ("instance", "gmanager", "gateway")))
-    others = [one for name, one in every.items() if name not in {"model", *own, *CHOSEN}]
+    others = {name: setting_option(one) for name, one in every.items() if name not in {"model", *own, *CHOSEN}}
     return [
         click.Argument(["checkpoint"], required=False, type=click.Path(file_okay=False), metavar="[MODEL]"),
         click.Option(
@@ -47,10 +48,27 @@ def cluster_options(
             replace(of_gateway["request_timeout_s"], name="http_request_timeout_s", flag="--http-request-timeout-s"),
             help="Seconds an HTTP request may take, waiting included, before it ends with an error.",
         ),
-        *map(setting_option, others),
+        *(others | _set_by_up()).values(),
         config_option(_check_file),
         print_config_option(),
     ]
+
+
+def _set_by_up() -> dict[str, click.Option]:
+    """The flags of settings for which `up` has a default of its own, by name."""
+    of_instance, of_gateway = settings_of(InstanceConfig), settings_of(GatewayConfig)
+    return {
+        "threads": setting_option(
+            of_instance["threads"], help="CPU threads of each engine; auto shares the machine's among the instances."
+        ),
+        "log_json": setting_option(of_instance["log_json"], help="Write logs as JSON, one object per line."),
+        "wait_for": setting_option(
+            of_gateway["wait_for"],
+            help="Instances that must be ready at once before the first request is served.",
+            shown_default="all",
+        ),
+        "drain_wait_s": setting_option(replace(of_gateway["drain_wait_s"], default=DRAIN_WAIT_S)),
+    }
 
 
 def _port_option(flag: str, name: str, default: int, help: str) -> click.Option:

@@ -18,12 +18,15 @@ from distkv.cli.local.introduction import introduction
 from distkv.cli.local.printed_config import config_lines
 from distkv.cli.local.wanted import Wanted
 from distkv.cli.signals import signals_interrupt
+from distkv.client.blocking import Client
+from distkv.client.instances.capacity import longest_request
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.restarts import WINDOW_S, Restarts
 from distkv.client.local.supervisor import Died, Restarted, Supervisor
 from distkv.config import UpConfig
 from distkv.log.lines import configure
+from distkv.wording import counted, plural
 
 LOG_NAME = "up.log"
 STOP_GRACE_S = 10.0
@@ -37,11 +40,11 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
         click.echo("\n".join(config_lines(wanted)))
         return 0
     up = wanted.up
-    ClusterSettings.of(**wanted.arguments())
+    ClusterSettings.of(**wanted.arguments()).check_machine()
     wanted.check_ports()
     console = Console(markup=False, highlight=False)
     with signals_interrupt():
-        parts = ["a gManager", f"{up.instances} instance" + ("s" if up.instances > 1 else "")]
+        parts = ["a gManager", counted(up.instances, "instance")]
         started = f"{', '.join(parts)} and a gateway" if up.gateway else " and ".join(parts)
         console.print(f"starting {started} for {wanted.model} ...", soft_wrap=True)
         started_s = time.monotonic()
@@ -63,9 +66,11 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
             stack.enter_context(cluster)
             configure("up", json=True, stream=log)
             try:
-                for line in introduction(cluster, wanted.given["gateway"], wanted.model):
+                client = cluster.client()
+                longest = longest_request(client.members())
+                for line in introduction(cluster, wanted.given["gateway"], wanted.model, longest):
                     _show(console, line)
-                return _watch(cluster, up, console)
+                return _watch(cluster, client, up, console)
             except KeyboardInterrupt:
                 _show(console, "stopping; Ctrl-C again ends everything at once")
                 cluster.close(on_waiting=lambda requests: _show(console, _waiting(requests)))
@@ -93,14 +98,14 @@ def _waiting(requests: Mapping[str, int]) -> str:
         return "no request is left; ending the processes"
     first, *others = (f"{count} on {name}" for name, count in requests.items())
     is_one = sum(requests.values()) == 1
-    noun = "request" if first.startswith("1 ") else "requests"
+    noun = plural(next(iter(requests.values())), "request")
     where = ", ".join([first.replace(" ", f" {noun} ", 1), *others])
     return f"waiting for {where}; Ctrl-C again ends {'it' if is_one else 'them'}"
 
 
-def _watch(cluster: LocalCluster, up: UpConfig, console: Console) -> int:
+def _watch(cluster: LocalCluster, client: Client, up: UpConfig, console: Console) -> int:
     """Show the cluster until all its instances are down and stay so, which is exit code 1."""
-    poller = Poller(cluster.client(), "Ctrl-C ends it")
+    poller = Poller(client, "Ctrl-C ends it")
     supervisor = Supervisor(cluster, Restarts(up.restart), up.start_timeout_s)
     live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
     with live or contextlib.nullcontext():
@@ -125,7 +130,9 @@ def sentence(change: Died | Restarted) -> str:
         case Died(restart_in_s=None, restarts=0):
             return f"{change.name} died: {change.how}; the others go on"
         case Died(restart_in_s=None):
-            again = f"it was started again {change.restarts} times in {WINDOW_S / 60:.0f} minutes and stays down"
+            again = (
+                f"it was started again {counted(change.restarts, 'time')} in {WINDOW_S / 60:.0f} minutes and stays down"
+            )
             return f"{change.name} died: {change.how}; {again}, the others go on"
         case Died():
             again = f"it is started again in {change.restart_in_s:g} s (number {change.restarts})"

@@ -81,7 +81,7 @@ class LocalCluster:
             gateway_options=gateway_options,
             **common,
         )
-        self._settings.check_cores()
+        self._settings.check_machine()
         self.stop_timeout_s = stop_timeout_s
         self.gmanager: GManagerHandle
         self.gateway: GatewayHandle | None = None

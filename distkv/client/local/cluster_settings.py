@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from distkv.client.local import gpus, launch
 from distkv.config import check_cores_are_here, model_dir, parse_cores
 from distkv.errors import ConfigError
+from distkv.wire.profile_file import load_profile
 
+DRAIN_WAIT_S = 0.0
+"""Of the gateway: no load balancer is in front of it that had to see its health check fail first."""
 _SIZES = ("kv_tokens", "kv_cache_memory_bytes")
 
 
@@ -52,12 +57,12 @@ class ClusterSettings:
         of_gmanager: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
         of_gateway: dict[str, Any] | None = None
         if gateway:
-            # No load balancer is in front of it that had to see its health check fail first.
-            of_gateway = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0, "wait_for": instances}
+            of_gateway = {"model": os.fspath(model), "port": http_port, "wait_for": instances}
+            of_gateway |= {"drain_wait_s": DRAIN_WAIT_S}
             of_gateway |= split["gateway"] | dict(gateway_options or {})
             launch.command("gateway", of_gateway)
-            if of_gateway["wait_for"] > instances:
-                raise ConfigError("wait_for", f"{of_gateway['wait_for']} instances are waited for, {instances} start")
+            if (wait_for := of_gateway["wait_for"]) > instances:
+                raise ConfigError("wait_for", f"expected at most {instances}, as many as start, got {wait_for}")
         shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size}
         shared |= split["instance"]
         cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
@@ -82,11 +87,13 @@ class ClusterSettings:
         launch.command("gmanager", of_gmanager)
         return cls(of_gmanager, of_instances, of_gateway)
 
-    def check_cores(self) -> None:
-        """Raises ConfigError where the instances are to run on cores that this process may not use."""
-        for settings in self.instances:
-            if (affinity := settings.get("cpu_affinity")) not in (None, "auto"):
-                check_cores_are_here(parse_cores(affinity, key="cpu_affinity"), key="cpu_affinity")
+    def check_machine(self) -> None:
+        """Raises ConfigError where instances need what is not here: cores, of which it names all, or a profile."""
+        given = [settings["cpu_affinity"] for settings in self.instances]
+        listed = [parse_cores(one, key="cpu_affinity") for one in given if one not in (None, "auto")]
+        check_cores_are_here(itertools.chain.from_iterable(listed), key="cpu_affinity")
+        for profile in {one["profile"] for one in self.instances if one.get("profile") is not None}:
+            load_profile(Path(profile).expanduser())
 
 
 def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from distkv.errors import RequestUnknown
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Dispatched, Explained, HistoryEntry
 from distkv.wire.messages.to_gmanager import ExplainQuery
+from distkv.wording import counted
 
 MAX_EARLIER = 4
 SENT_AGAIN = re.compile("~[0-9a-f]{16}$")
@@ -50,7 +51,7 @@ class Explanation(msgspec.Struct, frozen=True):
         if one.state not in ("ended", "unknown"):
             lines.append(_placed(one))
         if one.left_out:
-            lines.append(f"{_count(one.left_out, 'earlier event')} of it are not remembered any more.")
+            lines.append(f"Of it, {counted(one.left_out, 'earlier event')} had to be forgotten.")
         lines += [_happened(one.instance_id, entry) for entry in one.history]
         if one.state not in ("ended", "unknown"):
             lines.append(_next(one))
@@ -109,12 +110,12 @@ def _dispatch(one: Explained, sent: Dispatched | None) -> str:
     if sent is None or not sent.instance_id:
         return "No gManager remembers where it was sent: a client without one chooses an instance by itself."
     needs = f"; it was estimated to need {sent.num_tokens:,} tokens" if sent.num_tokens else ""
-    left_out = f", {_count(sent.excluded, 'instance')} left out" if sent.excluded else ""
+    left_out = f", {counted(sent.excluded, 'instance')} left out" if sent.excluded else ""
     waits = f", {sent.waiting} of them waiting" if sent.waiting else ", none waiting" if sent.load else ""
-    had = f"{_count(sent.load, 'request')}{waits}"
+    had = f"{counted(sent.load, 'request')}{waits}"
     return (
         f"{_ago(sent.ago_s)} the gManager sent it to {sent.instance_id}, which had {had} and room"
-        f" for {sent.free_tokens:,} tokens ({_count(sent.num_ready, 'instance')} ready{left_out}){needs}."
+        f" for {sent.free_tokens:,} tokens ({counted(sent.num_ready, 'instance')} ready{left_out}){needs}."
     )
 
 
@@ -141,18 +142,18 @@ def _placed(one: Explained) -> str:
         more += [f"{debt.spare_blocks} kept for its growth"] if debt.spare_blocks else []
         parts.append(f"{debt.num_blocks:,} at {debt.instance_id}" + (f" ({', '.join(more)})" if more else ""))
     return (
-        f"It has {_count(total, 'rBlock')} of {one.block_tokens} tokens: {', '.join(parts)}; "
+        f"It has {counted(total, 'rBlock')} of {one.block_tokens} tokens: {', '.join(parts)}; "
         f"{remote / total:.0%} of it is remote."
     )
 
 
 def _happened(here: str, entry: HistoryEntry) -> str:
-    blocks, peer, why = _count(entry.num_blocks, "rBlock"), entry.instance_id, entry.why
+    blocks, peer, why = counted(entry.num_blocks, "rBlock"), entry.instance_id, entry.why
     match entry.happened:
         case "waits":
             said = "others lent less than it lacked, so that what they lent went back and it waits"
         case "begins":
-            said = f"it had a place for all of its {blocks}"
+            said = f"it had a place for its {blocks}"
         case "borrowed":
             said = f"it borrowed {blocks} from {peer}"
             if why in PURPOSES:
@@ -164,15 +165,15 @@ def _happened(here: str, entry: HistoryEntry) -> str:
         case "reclaimed":
             said = f"{peer} wanted {blocks} back"
         case "lost":
-            said = f"{blocks} at {peer} were lost and are computed again"
+            said = f"it lost {blocks} at {peer}, to be computed again"
         case "preempted":
-            said = f"it was preempted with {blocks}, which are computed again"
+            said = f"it was preempted with {blocks}, to be computed again"
         case "not_moved":
             said = f"{peer} could not take rBlocks over"
         case "planned":
-            said = f"a gManager planned that {blocks} {_goes(peer, here)}"
+            said = f"a gManager planned to move {blocks} {_goes(peer, here)}"
         case "dropped":
-            said = f"it was not done that {blocks} {_goes(peer, here)}, as a gManager had planned"
+            said = f"a plan of a gManager to move {blocks} {_goes(peer, here)} was dropped"
         case "ended":
             said = "it ended"
         case other:
@@ -186,31 +187,27 @@ def _moves(entry: HistoryEntry) -> str:
 
 
 def _goes(peer: str, here: str) -> str:
-    return "come home" if peer == here else f"go to {peer}"
+    return "home" if peer == here else f"to {peer}"
 
 
 def _next(one: Explained) -> str:
-    peers = f"{_count(one.num_creditors, 'peer')} may be asked for memory"
+    peers = f"{counted(one.num_creditors, 'peer')} may be asked for memory"
     grows = f"it is expected to grow by {one.growth_blocks:,} more"
     if one.state != "running":
-        before = f"{_count(one.num_before, 'request')} came before it and wait too; " if one.num_before else ""
+        before = f"{counted(one.num_before, 'request')} came before it, waiting too; " if one.num_before else ""
         soon = f", next in {one.retry_in_s:.2g} s" if one.retry_in_s else ""
         return (
-            f"To go on it lacks {_count(one.lacks_blocks, 'rBlock')}, and {grows}; {one.room_blocks:,} are free for it "
-            f"at {one.instance_id}; {before}{peers}{soon}."
+            f"To go on it lacks {counted(one.lacks_blocks, 'rBlock')}, and {grows}; there is room for "
+            f"{one.room_blocks:,} at {one.instance_id}; {before}{peers}{soon}."
         )
     last = one.num_tokens % max(1, one.block_tokens)
     left = one.block_tokens - last if last else 0
     enough = one.room_blocks >= one.growth_blocks
     then = "" if enough else f"; what does not fit moves to creditors, the oldest rBlocks first, and {peers}"
     return (
-        f"It needs its next rBlock in {_count(left, 'token')}, and {grows}; {one.room_blocks:,} are free for that at "
+        f"It needs its next rBlock in {counted(left, 'token')}, and {grows}; there is room for {one.room_blocks:,} at "
         f"{one.instance_id}{then}."
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _ago(seconds: float) -> str:

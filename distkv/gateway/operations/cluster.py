@@ -126,7 +126,7 @@ class Cluster:
             return "the cluster does not answer"
         if self._are_strangers:
             return "the instances serve another model: its tokens are not those of this gateway's"
-        if self._is_waiting:
+        if self._is_waiting and self._wait_for > 1:
             return f"{len(self.ready)} of {self._wait_for} instances are ready"
         return "" if self.ready else "no instance is ready"
 

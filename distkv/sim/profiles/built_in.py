@@ -101,7 +101,12 @@ def _parts(name: str) -> re.Match[str]:
     match = _NAME.fullmatch(name)
     base = match["base"] if match else name
     if match is None or base not in NAMES:
-        raise ConfigError("profile", f"there is no built-in profile {name!r}", nearest(base, NAMES))
+        known = f"{{{'|'.join(GPUS)}}}-{{{'|'.join(SHAPES)}}}"
+        raise ConfigError(
+            "profile",
+            f"there is no built-in profile {name!r} and no such file; built in are {known}",
+            nearest(base, NAMES, "distkv profile writes files"),
+        )
     return match
 
 

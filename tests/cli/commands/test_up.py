@@ -14,6 +14,7 @@ import pytest
 
 from distkv.cli.commands.up import command
 from distkv.cli.exit_codes import run
+from distkv.cli.signals import BURST_S
 from tests.cli.terminal import on_terminal
 
 PROGRAM = """
@@ -70,6 +71,16 @@ def pids(lines: list[str]) -> list[int]:
     return [int(line.split("pid ")[1].split(",")[0]) for line in lines if line.startswith("i") and ": pid " in line]
 
 
+def test_a_signal_to_it_and_its_group_is_one(start):
+    up = start("x")
+    lines_until(up, "try: distkv generate")
+    os.kill(up.pid, signal.SIGTERM)
+    lines_until(up, "stopping")
+    os.kill(up.pid, signal.SIGTERM)
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 0, out
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_up_says_where_it_is_and_ends_in_good_order(start, signum):
     up = start("x")
@@ -95,6 +106,8 @@ def test_a_stop_says_what_it_waits_for_and_a_second_one_ends_it_at_once(start):
         "waiting for 1 request on i0, 1 on i1; Ctrl-C again ends them\n",
     ]
     assert all(one.is_running() for one in instances)
+    with pytest.raises(subprocess.TimeoutExpired):
+        up.wait(BURST_S)  # a signal so soon would be one with the first
     os.kill(up.pid, signal.SIGINT)
     out, _ = up.communicate(timeout=30)
     assert up.returncode == 130, out
@@ -122,7 +135,7 @@ def test_what_dies_is_started_again_if_asked_and_the_log_says_so(start, tmp_path
     again = int(back.split("pid ")[1].split(",")[0])
     assert again not in (first, second) and psutil.pid_exists(again)
     os.kill(again, signal.SIGKILL)
-    assert "started again 1 times in 10 minutes and stays down" in lines_until(up, "instance i0 died")[-1]
+    assert "started again 1 time in 10 minutes and stays down" in lines_until(up, "instance i0 died")[-1]
     up.terminate()
     out, _ = up.communicate(timeout=30)
     assert up.returncode == 0, out
@@ -170,6 +183,19 @@ def test_a_port_in_use_is_one_sentence_that_names_the_flag(flag, tmp_path, capsy
     assert captured.out == ""
     assert captured.err.startswith(f"error: {flag}: cannot listen on 127.0.0.1:{port}: Address already in use")
     assert f"give another with {flag}" in captured.err and len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--cpu-affinity", "4000-4005"], "cpu_affinity: this process may not use cores 4000-4005 (it may use "),
+        (["--profile", "a100-llama2-7b"], "profile: cannot read a100-llama2-7b: No such file or directory (distkv pro"),
+    ],
+)
+def test_what_is_not_here_is_all_named_before_anything_is_said(arguments, told, capsys):
+    assert run(command, ["--instances", "2", "--port", "0", "--http-port", "0", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(f"error: {told}") and captured.err.count("\n") == 1
 
 
 def test_a_start_that_fails_is_one_sentence(start):

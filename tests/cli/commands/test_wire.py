@@ -197,6 +197,16 @@ def test_what_is_no_capture_is_one_sentence(tmp_path, capsys, given, code, told)
     assert told in err and "Traceback" not in err and len(err.splitlines()) <= 2
 
 
+def test_packed_numbers_that_are_cut_off_are_found_by_their_byte(tmp_path, capsys):
+    plain = msgpack.unpackb(GOLDEN["Checksummed"])
+    plain["body"]["checksums"] = bytes(7)
+    path = tmp_path / "capture"
+    path.write_bytes(CANCEL + (broken := msgpack.packb(plain)))
+    assert run(command, ["wire", "decode", str(path)]) == 1
+    told = f"at byte {len(CANCEL)} of {len(CANCEL) + len(broken)}: 7 bytes are no checksums of 8 bytes each"
+    assert told in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there(capsys):
     assert run(command, ["wire", "decode", "nowhere"]) == 2
     assert "cannot read nowhere" in capsys.readouterr().err

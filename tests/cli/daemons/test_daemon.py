@@ -110,6 +110,20 @@ def test_a_signal_that_comes_twice_is_one(start):
     assert "second signal" not in out
 
 
+def test_a_signal_behind_its_parent_s_word_is_one_with_it(start):
+    """A service manager signals each process of a service, and one of them tells the others by itself."""
+    daemon = start("stuck", 0.5)
+    daemon.ready()
+    daemon.ours.send(b"stop\n")
+    assert daemon.process.stdout is not None
+    while "stopping" not in daemon.process.stdout.readline():
+        pass
+    daemon.process.terminate()
+    code, out = daemon.ended()
+    assert code == 1 and "not stopped in time" in out
+    assert "second signal" not in out
+
+
 def test_draining_has_a_limit(start):
     daemon = start("stuck", 0.1)
     daemon.ready()

@@ -284,7 +284,7 @@ def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
 
 def test_cores_that_are_not_here_start_nothing(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(10)))
-    with pytest.raises(ConfigError, match=r"cpu_affinity: this process may not use core 10-12 .it may use 0-9"):
+    with pytest.raises(ConfigError, match=r"cpu_affinity: this process may not use cores 10-12 .it may use 0-9"):
         LocalCluster("demo", 1, cpu_affinity="8-12")
     with pytest.raises(ConfigError, match="may not use core 11 "):
         LocalCluster("demo", 2, instance_options=[{}, {"cpu_affinity": "11"}])
@@ -345,5 +345,5 @@ def test_the_gateway_waits_for_all_instances_or_as_many_as_it_is_told():
     for given, waits_for in ((None, 3), ({"wait_for": 2}, 2)):
         gateway = ClusterSettings.of("demo", 3, 1024, gateway_options=given).gateway
         assert gateway is not None and gateway["wait_for"] == waits_for
-    with pytest.raises(ConfigError, match="wait_for: 4 instances are waited for, 3 start"):
+    with pytest.raises(ConfigError, match="wait_for: expected at most 3, as many as start, got 4"):
         ClusterSettings.of("demo", 3, 1024, gateway_options={"wait_for": 4})

@@ -66,9 +66,7 @@ async def test_one_that_nobody_knows_is_an_error(start_fakes):
     cluster = start_fakes(count_up, count_up)
     cluster.instances[1].die()
     async with AsyncClient(cluster.address) as client:
-        with pytest.raises(
-            RequestUnknown, match="no request 'gone' is known: 2 instances were asked; 1 of them did not"
-        ):
+        with pytest.raises(RequestUnknown, match="no request 'gone' is known: asked 2 instances, of which 1 did not"):
             await client.explain("gone")
 
 
@@ -106,3 +104,22 @@ def test_where_it_was_before_is_said_first() -> None:
     assert lines[1] == "Request r came 5.0 s ago and was served by i0."
     assert lines[2] == "2.0 s ago it ended: its client was told to send it to i1, which has memory for it."
     assert lines[3].startswith("Request r~1 is served by i1 and runs")
+
+
+@pytest.mark.parametrize(
+    ("happened", "one", "several"),
+    [
+        ("begins", "it had a place for its 1 rBlock", "it had a place for its 3 rBlocks"),
+        ("lost", "it lost 1 rBlock at p, to be computed again", "it lost 3 rBlocks at p, to be computed again"),
+        ("planned", "a gManager planned to move 1 rBlock to p", "a gManager planned to move 3 rBlocks to p"),
+        (
+            "dropped",
+            "a plan of a gManager to move 1 rBlock to p was dropped",
+            "a plan of a gManager to move 3 rBlocks to p was dropped",
+        ),
+    ],
+)
+def test_a_sentence_holds_for_one_and_for_several(happened: str, one: str, several: str) -> None:
+    entries = (HistoryEntry(happened=happened, ago_s=1.0, instance_id="p", num_blocks=count) for count in (1, 3))
+    explained = Explained(query="r", instance_id="i", request_id="r", state="ended", history=tuple(entries))
+    assert Explanation(explained).sentences()[-2:] == [f"1.0 s ago {one}.", f"1.0 s ago {several}."]

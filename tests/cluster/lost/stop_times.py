@@ -35,8 +35,8 @@ ABOUT_S = 1.0
 FORESEEN = 120
 """Tokens; a request borrows memory for what it is expected to grow by, and in a drain nobody lends more."""
 QUEUED = 100
-AGAIN_S = 0.6
-"""After the first signal; daemons take one within half a second for the same."""
+AGAIN_S = 1.1
+"""After the first signal; one that comes within a second is one with it."""
 PATIENCE_S = 120.0
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from distkv.cli.daemons.daemon import REPEAT_S
+from distkv.cli.signals import BURST_S
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually, exit_of
 
@@ -54,7 +54,7 @@ async def test_a_stop_of_all_does_not_end_one_that_drains_already(start, expect)
         await run.reached(1)
         os.kill(driver.instance("i0").pid, signal.SIGTERM)
         async with driver.frozen("i0"):  # it does not end meanwhile
-            await asyncio.sleep(REPEAT_S)  # the same signal so soon may be one that was sent to a group
+            await asyncio.sleep(BURST_S)  # a signal so soon may be one that was sent to a group
         await asyncio.to_thread(cluster.close)
         expect(run.prompt, await run.finished(), 1000)
         assert driver.instance("i0").exit_code == 0

@@ -122,6 +122,14 @@ def test_a_fact_of_ones_own(start, scratch):
     assert "What is the access code of the silver gate? (in the middle)\n 73915\n" in out
 
 
+def test_who_may_ask_is_told_what_can_be_asked(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run(command, ["--ask"]) == 2
+    assert "such as: The keeper of the old mill is Greta Holm.\n" in capsys.readouterr().out
+    assert run(command, ["--help"]) == 0
+    assert "names it in the same words" in " ".join(capsys.readouterr().out.split())
+
+
 def interrupt(demo: subprocess.Popen[str], moment: str, signum: int) -> str:
     """Send a signal twice when a line has come; returns the rest of the output."""
     until(demo, moment)

@@ -108,7 +108,7 @@ def test_a_host_has_eight_gpus() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("a100-lama2-7b", "profile: there is no built-in profile 'a100-lama2-7b' .*a100-llama2-7b"),
+        ("a100-lama2-7b", "no built-in profile 'a100-lama2-7b' .*h200.-.*did you mean a100-llama2-7b"),
         ("a100-llama2-70b-tp3", "tp is 1 or 2 or 4 or 8, not 3"),
         ("a100-llama2-7b-tp8-pp3", "pp divides 32 layers, 3 does not"),
         ("a100-llama2-7b-pp0", "pp divides 32 layers, 0 does not"),

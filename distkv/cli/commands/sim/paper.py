@@ -126,7 +126,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 command = click.Command(
-    "sim-paper",
+    "sim paper",
     callback=_command,
     params=[
         click.Argument(["names"], nargs=-1, metavar="[FIGURE]...", shell_complete=_complete),

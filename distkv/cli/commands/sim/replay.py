@@ -63,7 +63,7 @@ def _parts(difference: Difference) -> list[tuple[str, str]]:
 
 
 command = click.Command(
-    "sim-replay",
+    "sim replay",
     callback=_command,
     params=[
         click.Argument(

@@ -89,7 +89,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 command = click.Command(
-    "sim-trace",
+    "sim trace",
     callback=_command,
     params=[
         click.Argument(["dataset_name"], required=False, metavar="[DATASET]", shell_complete=_complete),

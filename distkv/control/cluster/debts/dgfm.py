@@ -21,6 +21,7 @@ from distkv.control.timers import Timers
 from distkv.wire.messages.common import PlanEpoch, clipped
 from distkv.wire.messages.to_gmanager import Frozen, Swapped
 from distkv.wire.messages.to_rmanager import Freeze, Swap, Thaw
+from distkv.wording import counted
 
 FREEZE_S = 5.0
 ANSWER_S = 1.0
@@ -102,7 +103,7 @@ class Dgfm:
             return
         num_blocks = min(run.cycle.num_blocks, *(one.num_blocks for one in run.frozen.values()))
         if num_blocks < self._least_blocks:
-            self._end(run, f"one of them could bring home {num_blocks} rBlocks only", now)
+            self._end(run, f"one of them could bring home {counted(num_blocks, 'rBlock')} only", now)
         elif not any(one.spare_blocks for one in run.frozen.values()):
             self._end(run, "none of them has a slot to begin with", now)
         else:
@@ -208,7 +209,7 @@ def _less(run: Run, now: float) -> str:
     if now - run.began_at >= FREEZE_S:
         return f"time was up after {FREEZE_S:g} s"
     if all(blocks == run.num_blocks for blocks in run.swapped.values()):
-        return f"one of them could bring home {run.num_blocks} rBlocks only"
+        return f"one of them could bring home {counted(run.num_blocks, 'rBlock')} only"
     return "the rest came home by itself, its requests ended, or others needed the memory"
 
 

@@ -1,10 +1,13 @@
-"""The command line of `vllm serve` as one of `distkv serve`, whose flags have vLLM's names wherever they can."""
+"""Flags of `vllm serve` on our command lines: as those of `distkv serve`, which has vLLM's names wherever it can, and
+what programs say of those that have no meaning here."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
 from collections.abc import Collection, Sequence
+
+import click
 
 from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
@@ -16,7 +19,8 @@ SHORT = {
     "-pp": "--pipeline-parallel-size",
     "-asc": "--api-server-count",
     "-q": "--quantization",
-    "-O": "--compilation-config",
+    "-O": "--optimization-level",
+    "-cc": "--compilation-config",
     "--uvicorn-log-level": "--log-level",
 }
 SEVERAL = frozenset({"--served-model-name", "--api-key", "--allowed-origins"})
@@ -29,6 +33,22 @@ VALUES = {
     "--generation-config": {"vllm": "none"},
     "--log-level": {"critical": "error", "trace": "debug"},
 }
+
+
+class KnowsVllm(click.Command):
+    """A command that says of vLLM's flags without a meaning here what to do instead."""
+
+    instances = "a distkv-instance each"
+    """What to use for several instances."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            args = self.ours(args, {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)})
+        return super().parse_args(ctx, args)
+
+    def ours(self, arguments: Sequence[str], known: Collection[str]) -> list[str]:
+        """The arguments for a command that has the flags `known`. Raises ConfigError."""
+        return without_meaningless(arguments, known, self.instances)
 
 
 def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
@@ -58,7 +78,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
 
 def without_meaningless(arguments: Sequence[str], known: Collection[str], instances: str) -> list[str]:
     """The arguments, as they are, for a command with the flags `known`, without those of vLLM's that ask for what is so
-    anyway. instances: its flag that says how many there are.
+    anyway. instances: what to use for several instances.
 
     Raises ConfigError for what has no meaning here.
     """
@@ -78,6 +98,8 @@ def without_meaningless(arguments: Sequence[str], known: Collection[str], instan
 
 def _parts(word: str) -> tuple[str, str, str]:
     """The flag by its long name, = if there is one, and what is behind that."""
+    if word[:2] == "-O" and word[2:3] not in ("", "="):
+        return SHORT["-O"], "=", word[2:]
     flag, equals, value = word.partition("=")
     return SHORT.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag), equals, value
 
@@ -85,7 +107,7 @@ def _parts(word: str) -> tuple[str, str, str]:
 def _refuse(flag: str, equals: str, value: str, words: deque[str], instances: str) -> None:
     """Raise ConfigError, unless the flag asks for what is so anyway; then take its value from the words.
 
-    instances: the flag that says how many there are.
+    instances: what to use for several instances.
     """
     found = WITHOUT_MEANING[flag]
     if not equals and found.so_anyway - {""} and words:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import tomllib
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 from distkv.cli.commands import serve, up
 from distkv.cli.exit_codes import run
-from distkv.cli.local.vllm_flags import INSTANCES, SEVERAL, SHORT, VALUES, translated, without_meaningless
+from distkv.cli.vllm_flags import INSTANCES, SEVERAL, SHORT, VALUES, translated, without_meaningless
+from distkv.client.local.launch import MODULES
 from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
@@ -28,6 +30,7 @@ KNOWN_TO_UP = {flag for param in up.command.params for flag in (*param.opts, *pa
         ("m -tp 1 --pipeline-parallel-size=1 --port 1", "m --port 1"),
         ("--enable-chunked-prefill --no-enable-prefix-caching m", "m"),
         ("--load-format safetensors --swap-space 0 --task generate m", "m"),
+        ("--disable-log-requests --cpu-offload-gb 0 --disable-uvicorn-access-log m", "m"),
         ("m --max-model-len -1", "m --max-model-len=auto"),
         ("m --enable-auto-tool-choice --tool-call-parser llama4_json", "m --tool-call-parser=llama3_json"),
         ("-- --seed", "-- --seed"),
@@ -57,7 +60,14 @@ def test_lists_may_be_json():
         ("--enable-prefix-caching", "there is no prefix caching .leave it out."),
         ("--no_enable_prefix_caching=3", "--no-enable-prefix-caching"),
         ("-q awq", "--quantization: weights are not quantized"),
-        ("--trust-remote-code", "no code of a checkpoint"),
+        ("--trust-remote-code", "models need no code of their own, and none is run .leave it out."),
+        ("--enforce-eager", "kernels and CUDA graphs are prepared as the device needs .leave it out."),
+        ("-O3", "--optimization-level: kernels and CUDA graphs"),
+        ("-O 3", "--optimization-level: kernels and CUDA graphs"),
+        ("-O.mode=3", "--optimization-level: kernels and CUDA graphs"),
+        ("--logits-processors x:Y", "no code of others chooses tokens .send logit_bias"),
+        ("--cpu-offload-gb 4", "weights lie where they are computed with .leave it out"),
+        ("--disable-log-stats", "logs have no statistics, /metrics has them .leave it out."),
         ("--num-gpu-blocks-override 99", "use --kv-tokens"),
         ("--guided-decoding-backend outlines", "llguidance follows schemas"),
         ("--seed 1", "send the same `seed`"),
@@ -82,6 +92,18 @@ def test_the_tables_are_about_flags_of_serve():
 def test_up_says_so_too(words: str):
     with pytest.raises(ConfigError, match=r"--tensor-parallel-size: one process .*use --instances for several"):
         without_meaningless(words.split(), KNOWN_TO_UP, "--instances")
+
+
+@pytest.mark.parametrize("section", MODULES)
+def test_daemons_say_so_too(section: str, capsys):
+    program = importlib.import_module(MODULES[section]).command
+    assert run(program, ["--seed", "3"]) == 2
+    assert capsys.readouterr().err.startswith("error: --seed: every request has its own seed (leave it out, and send")
+    assert run(program, ["-tp", "2"]) == 2
+    told = "one process computes for an instance (use a distkv-instance each for several instances, whose KV memory is"
+    assert told in capsys.readouterr().err
+    model = [] if section == "gmanager" else ["--model", "demo"]
+    assert run(program, [*model, "-tp", "1", "--disable-log-requests", "--print-config"]) == 0
 
 
 def test_up_takes_what_is_so_anyway_and_changes_nothing_else():

@@ -1,0 +1,39 @@
+"""Which signals count: those that come together are one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from distkv.cli import signals
+from distkv.cli.signals import BURST_S, Bursts, signals_interrupt
+
+
+def test_a_burst_is_counted_from_its_first_signal() -> None:
+    bursts = Bursts()
+    came_s = (5.0, 5.0, 5.0 + BURST_S / 2, 5.0 + BURST_S, 5.0 + 1.5 * BURST_S, 9.0)
+    assert [bursts.begins(at_s) for at_s in came_s] == [True, False, False, True, False, True]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """now_s: as the handlers see it."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    yield clock
+
+
+@pytest.mark.parametrize(("once", "interrupts_later"), [(False, True), (True, False)])
+def test_what_timeout_sends_interrupts_once(clock: SimpleNamespace, once: bool, interrupts_later: bool) -> None:
+    with signals_interrupt(once=once):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # to the group of the process
+        signal.raise_signal(signal.SIGINT)
+        clock.now_s += BURST_S
+        with pytest.raises(KeyboardInterrupt) if interrupts_later else contextlib.nullcontext():
+            signal.raise_signal(signal.SIGTERM)
