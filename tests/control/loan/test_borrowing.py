@@ -10,7 +10,13 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
-from distkv.control.loan.debtor.borrowing import LINK_TIMEOUT_S, MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S
+from distkv.control.loan.debtor.borrowing import (
+    KEPT_TIMES,
+    LINK_TIMEOUT_S,
+    MAX_ROUNDS,
+    QUERY_TIMEOUT_S,
+    TRY_TIMEOUT_S,
+)
 from distkv.control.loan.debtor.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
@@ -428,3 +434,38 @@ def test_who_lends_to_nobody_that_could_wait_is_not_asked_again_and_others_learn
     assert query.refusals == (Refusal("p", 8),) and "p" in query.suspects
     asking.borrower.on_creditors(answer, asking.clock.now())
     assert borrow.borrow_id not in asking.borrower.active and not borrow.grants
+
+
+def test_those_that_may_keep_memory_for_a_request_are_asked_whoever_is_recommended() -> None:
+    """What they kept lapsed, and another request had it, or waited for what this one had elsewhere."""
+    asking = Asking()
+    in_vain(asking)
+    borrow = asking.start(9)
+    asking.candidates(borrow, ("s", 9))
+    asking.refuse("s", asking.asked(), 0)
+    asking.refuse("p", asking.asked(), 0)
+    asking.refuse("q", asking.asked(), 0)
+    asking.candidates(borrow)
+    assert asking.borrower.take_finished() is borrow
+    for purpose in (Purpose.RELIEVE, Purpose.RECLAIM):
+        asking.start(9, purpose)
+        asking.candidates(next(iter(asking.borrower.active.values())), ("s", 9))
+        assert asking.borrower.of(asking.seq, purpose) is not None
+        asking.refuse("s", asking.asked(), 0)
+        assert not issued(asking.state, TryMoveKvcache), "it runs"
+        asking.borrower.cancel(asking.seq, purpose)
+
+
+def test_of_those_that_may_keep_memory_as_many_are_asked_as_could_lend_twice_what_is_lacking() -> None:
+    names = tuple(f"n{number}" for number in range(40))
+    asking = Asking(names)
+    lendable = asking.state.members["n0"].lendable_blocks
+    borrow = asking.start(2 * lendable)
+    for name in names:
+        asking.candidates(borrow, (name, 9)) if not borrow.trying else None
+        asking.refuse(name, asking.asked(), 0)
+        borrow.rounds = 0
+    asking.borrower.cancel(asking.seq, Purpose.RECLAIM)
+    asking.state.commands.clear()
+    asking.borrower.forgo(asking.seq)
+    assert len(forgone(asking)) == KEPT_TIMES * 2

@@ -22,3 +22,18 @@ def test_they_take_hardly_longer_at_once_than_one_after_the_other(seed: int, out
     assert all(outcome.times_s for outcome in together.outcomes)
     ends_s = [one.request.arrival_s + one.times_s[-1] for one in together.outcomes]
     assert max(ends_s) <= 1.1 * NUM * alone.outcomes[0].times_s[-1]
+
+
+@pytest.mark.parametrize("message_s", [0.0002, 0.002])
+def test_who_waits_longest_is_next_however_many_pools_it_needs(message_s: float) -> None:
+    """Each needs ten of twelve pools, and that one after the other takes two minutes. After half a minute creditors
+    differed in which of them had waited longest, and each kept what others needed: four were served in that time."""
+    num, share, output_tokens = 12, 0.85, 5
+    pools = spec(instances=num, kv_tokens=1024, message_s=message_s, settings={"profile": profile()}, checks=False)
+    lengths = int(share * num * 1024) - output_tokens, output_tokens
+    alone = simulate(trace((0.0, *lengths)), pools)
+    together = simulate(trace(*((0.001 * number, *lengths) for number in range(num))), pools)
+    assert all(outcome.times_s for outcome in together.outcomes)
+    ends_s = [one.request.arrival_s + one.times_s[-1] for one in together.outcomes]
+    assert max(ends_s) <= 1.1 * num * alone.outcomes[0].times_s[-1]
+    assert max(ends_s) > 60.0

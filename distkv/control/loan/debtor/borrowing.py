@@ -34,6 +34,8 @@ TRY_TIMEOUT_S = 1.0
 LINK_TIMEOUT_S = 3.0
 """For the worker to say whether it is linked, counted from the grant."""
 MAX_ROUNDS = 3
+KEPT_TIMES = 2
+"""Creditors that could lend so many times what a request lacks, were they empty, are asked whenever it is tried."""
 
 
 class Borrower:
@@ -286,7 +288,8 @@ class Borrower:
 
     def _consider(self, borrow: Borrow, candidates: Iterable[Candidate], now: float) -> None:
         borrow.querying = False
-        borrow.candidates = self._candidates.in_order(borrow, candidates)
+        kept_at = self._kept_at.get(borrow.seq, ()) if borrow.purpose is Purpose.PLACE else ()
+        borrow.candidates = self._candidates.in_order(borrow, candidates, kept_at)
         if not borrow.candidates:
             borrow.rounds = MAX_ROUNDS
         self._try_next(borrow, now)
@@ -332,9 +335,14 @@ class Borrower:
         )
 
     def _may_keep(self, creditor_id: str, borrow: Borrow) -> None:
-        """It had less than it was asked for, and may keep some for the request from now on."""
-        if borrow.purpose is Purpose.PLACE:
-            self._kept_at.setdefault(borrow.seq, set()).add(creditor_id)
+        """It had less than it was asked for, and may keep some for the request from now on. It is asked whenever the
+        request is tried, unless others that are could lend far more than it lacks."""
+        if borrow.purpose is not Purpose.PLACE:
+            return
+        kept_at = self._kept_at.setdefault(borrow.seq, set())
+        members = map(self._members.find, kept_at)
+        if sum(one.lendable_blocks for one in members if one is not None) < KEPT_TIMES * borrow.num_blocks:
+            kept_at.add(creditor_id)
 
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""

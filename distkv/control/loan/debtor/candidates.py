@@ -38,14 +38,17 @@ class Candidates:
         self._limits = limits
         self._entropy = entropy
 
-    def in_order(self, borrow: Borrow, recommended: Iterable[Candidate]) -> list[Candidate]:
+    def in_order(
+        self, borrow: Borrow, recommended: Iterable[Candidate], kept_at: Collection[str] = ()
+    ) -> list[Candidate]:
         """Those of a recommendation that may be asked; first those that have enough and are waited for by steps here
         anyway, later those that serve nearly as much as they may, then those that a path failed to, last those that
-        drain. What a request that its pool cannot hold grows by, its creditors may lend though they lend nobody else:
-        they are asked too."""
+        drain. What a request that its pool cannot hold grows by, its creditors may lend though they lend nobody else,
+        and what those at `kept_at` keep for it they lend nobody else: they are asked too."""
         every = list(recommended)
         known = {one.instance_id for one in every}
-        every += [Candidate(creditor_id, 0) for creditor_id in sorted(_may_grow_at(borrow) - known)]
+        others = _may_grow_at(borrow).union(kept_at) - known
+        every += [Candidate(creditor_id, 0) for creditor_id in sorted(others)]
         usable = [one for one in every if self.may_ask(borrow, one.instance_id)]
         usable.sort(key=lambda one: self._rank(borrow, one))
         return usable

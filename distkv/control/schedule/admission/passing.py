@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distkv.control.request.request import MOST_WAITED_S
 from distkv.control.schedule.admission.waiting import AGED_S
 
-EARMARK_S = 3.0
+MOST_COUNTED_S = 3600.0
+"""Of what a peer says that a request has waited. Those that wait for the memory of several pools wait for each other,
+for minutes, and all creditors must agree on which is first."""
+EARMARK_S = 1.5
 """How long memory is kept for a peer's request; it asks again about twice a second."""
 TURN_S = 10.0
 """For so long memory is kept for requests of one instance, before it must leave that to others for as long."""
@@ -59,7 +61,7 @@ class Earmark:
 class Earmarks:
     """The one earmark of an instance: of all that ask, the request that has waited longest has it.
 
-    How long a request has waited is its instance's word. So it counts up to MOST_WAITED_S, and an instance may
+    How long a request has waited is its instance's word. So it counts up to MOST_COUNTED_S, and an instance may
     have the earmark for TURN_S, whatever it asks for, and then not for as long.
     """
 
@@ -90,7 +92,7 @@ class Earmarks:
     @staticmethod
     def since(waited_s: float, now: float) -> float:
         """Since when a request counts as waiting, by the word of its instance."""
-        return now - min(waited_s, MOST_WAITED_S)
+        return now - min(waited_s, MOST_COUNTED_S)
 
     def kept_from(self, request: Asking, since: float, now: float) -> int:
         """rBlocks that a request that has waited since `since` must leave for another."""

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from distkv.control.request.request import MOST_WAITED_S
-from distkv.control.schedule.admission.passing import EARMARK_S, TURN_S, Earmark, Earmarks, Passing
+from distkv.control.schedule.admission.passing import EARMARK_S, MOST_COUNTED_S, TURN_S, Earmark, Earmarks, Passing
 from distkv.control.schedule.admission.waiting import AGED_S
 
 OURS, THEIRS, OTHERS = ("me", "own"), ("p", "r"), ("q", "r")
@@ -70,10 +69,21 @@ def test_a_peer_that_says_anything_keeps_memory_from_others_half_of_the_time_at_
     assert asked_for(Earmarks(), 20 * TURN_S, new_names=new_names) <= 0.51 * 20 * TURN_S
 
 
-def test_it_keeps_nothing_from_a_request_that_has_waited_for_long() -> None:
+@pytest.mark.parametrize("waited_s", [WAITED_S, 60.0, 1200.0])
+def test_it_is_the_same_one_whichever_of_them_asks_first(waited_s: float) -> None:
+    """All creditors must keep memory for the same request, or it has it from none."""
+    for order in ((THEIRS, OTHERS), (OTHERS, THEIRS)):
+        earmarks = Earmarks()
+        for request in order:
+            keep(earmarks, request, waited_s + (1.0 if request is OTHERS else 0.0), 5, 100.0)
+        assert earmarks.kept_from(THEIRS, 100.0 - waited_s, 100.0) == 5
+        assert earmarks.kept_from(OTHERS, 99.0 - waited_s, 100.0) == 0
+
+
+def test_it_keeps_nothing_from_a_request_that_has_waited_for_an_hour() -> None:
     earmarks = Earmarks()
     keep(earmarks, THEIRS, 1e9, 50, 100.0)
-    assert earmarks.kept_from(OURS, 100.0 - MOST_WAITED_S, 100.0) == 0
+    assert earmarks.kept_from(OURS, 100.0 - MOST_COUNTED_S, 100.0) == 0
 
 
 def test_another_has_its_turn_while_the_first_must_leave_it() -> None:
