@@ -97,7 +97,7 @@ class Inboxes:
             case tr.Reclaim():
                 self._parts.recaller.on_reclaim(peer_id, message, now)
             case tr.Vacant():
-                self._parts.admission.on_vacant(message.request_id, now)
+                self._parts.admission.on_vacant(peer_id, message.request_id, now)
             case _:
                 assert_never(message)
 

@@ -326,11 +326,13 @@ def test_who_has_all_that_a_creditor_lends_hears_nothing(lending: Lending) -> No
     assert lending.answers() == []
 
 
-def test_nothing_is_kept_for_a_request_that_asks_for_none(lending: Lending) -> None:
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_nothing_is_kept_for_a_request_that_asks_for_none(lending: Lending, is_draining: bool) -> None:
     state, younger = lending.state, (("q", "younger"), lending.clock.now(), lending.clock.now())
     taken = state.pool.allocate(state.pool.num_free, SlotState.LOCAL)
     lending.ask(blocks=12, waited_s=3.0)
     assert taken is not None and state.earmarks.kept_from(*younger) > 0
+    state.instance_state = "draining" if is_draining else "ready"
     lending.ask(span_id="none", blocks=0)
     assert state.earmarks.kept_from(*younger) == 0
     assert [type(body) for _, body in lending.answers()] == [Refused, Refused] and not state.loans.loans

@@ -117,6 +117,21 @@ def test_nothing_is_reclaimed_that_would_not_help(why: str) -> None:
         assert short.look() == [("b", 2, DEADLINE_S)], "one was tried in vain"
 
 
+@pytest.mark.parametrize(("room", "reclaimed"), [(0, []), (1, []), (2, [("a", 0, DEADLINE_S)])])
+def test_where_all_loans_are_too_few_a_debtor_keeps_what_it_has_begun_with(room: int, reclaimed: list[object]) -> None:
+    """Nothing lay in it yet, so it was taken from requests just begun, which computed everything again, for ever."""
+    short = Short()
+    short.state.policy, short.lack = "greedy", 11
+    for loan in (short.first, short.second):
+        short.state.loans.renew((loan.span,), b"d", 1000.0, short.clock.now(), room)
+    short.look()
+    short.clock.advance(AFTER_S)
+    assert short.look() == reclaimed
+    short.lack = 8
+    short.clock.advance(REMIND_S)
+    assert {one[0] for one in short.look()} >= {"b"}, "which is enough, if it comes home"
+
+
 def test_at_most_so_many_at_a_time() -> None:
     short = Short(reclaim_blocks=3)
     short.look()

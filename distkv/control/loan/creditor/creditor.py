@@ -42,6 +42,8 @@ class Creditor:
     def on_try_move(self, sender: str, route: bytes, message: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
         state = self._state
+        if not message.num_blocks:
+            state.earmarks.ask((sender, message.request_id), route, message.waited_s, 0, 0, now)
         if reason := self._why_not(sender, message, now):
             is_draining = state.instance_state == "draining"
             refused = Refused(

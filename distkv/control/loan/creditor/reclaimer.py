@@ -175,8 +175,14 @@ class Reclaimer:
         return self._state.settings.reclaim_deadline_s + self._state.settings.lease_s
 
     def _reclaimable(self, now: float, missing: int, may_preempt: bool) -> list[Lent]:
-        """What may be reclaimed and, unless it may preempt, what its debtor has room for."""
-        return [one for one in self._old_enough(now) if may_preempt or min(missing, one.filled) <= one.room]
+        """What may be reclaimed and, unless it may preempt, what its debtor has room for; where all of it would not be
+        enough, also for what is to lie in it still: who began with that could not go on."""
+        lacks_more = self._state.lacks_more
+
+        def is_at_home(one: Lent) -> bool:
+            return min(missing, one.kept if lacks_more else one.filled) <= one.room
+
+        return [one for one in self._old_enough(now) if may_preempt or is_at_home(one)]
 
     def _old_enough(self, now: float) -> list[Lent]:
         """What may be reclaimed: neither young nor demanded already."""

@@ -147,6 +147,10 @@ class Borrower:
 
     # --- what happens to them
 
+    def may_keep(self, creditor_id: str, seq: Sequence) -> bool:
+        """Whether this creditor had too little for it, and may keep some since."""
+        return creditor_id in self._kept_at.get(seq, ())
+
     def forgo(self, seq: Sequence) -> None:
         """It has its memory, or needs none any more: creditors that had too little are to keep none for it."""
         for creditor_id in sorted(self._kept_at.pop(seq, ())):

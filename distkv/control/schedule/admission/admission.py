@@ -103,8 +103,10 @@ class Admission:
         return seq.age == tried and (room - seen) * (1 + MAX_SHARERS) >= lacked
 
     def _try_soon(self, seq: Sequence, now: float) -> None:
-        """Memory has come free, and more of it may within a moment: who ended had it in several pools."""
-        self._state.sequences.wait(seq, min(seq.retry_at, now + self._holdings.backoff(0)), retries=1)
+        """Memory has come free, and more of it may within a moment: who ended had it in several pools. One that holds
+        KV that others may wait for gives that up after as many tries as ever."""
+        retries = seq.retries if seq.placement.holds_kv else 1
+        self._state.sequences.wait(seq, min(seq.retry_at, now + self._holdings.backoff(0)), retries)
 
     def _begin(self, now: float) -> None:
         """Oldest first, all that fit here, and the oldest of those that do not, and are to borrow, as far as it can.
@@ -264,15 +266,15 @@ class Admission:
         else:
             self._holdings.hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
 
-    def on_vacant(self, request_id: str, now: float) -> None:
+    def on_vacant(self, creditor_id: str, request_id: str, now: float) -> None:
         """A creditor has memory that it kept for a request: this one is tried again soon, also if the borrow that is
         under way fails."""
         seq = self._state.sequences.get(request_id)
-        if seq is None or seq.state is SeqState.RUNNING or not seq.retries:
+        if seq is None or not seq.retries or not self._state.borrower.may_keep(creditor_id, seq):
             return
         if seq.state is SeqState.WAITING:
             self._try_soon(seq, now)
-        else:
+        elif not seq.placement.holds_kv:
             seq.hope()
 
     # --- admission

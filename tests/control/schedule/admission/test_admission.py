@@ -11,7 +11,7 @@ from distkv.control.schedule.admission.admission import FORESEEN_S, MOST_LOOKED_
 from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.control.schedule.holdings import FIRST_RETRY_S, LONGEST_RETRY_S
 from distkv.wire.messages.to_gmanager import BorrowQuery
-from distkv.wire.messages.to_rmanager import Release
+from distkv.wire.messages.to_rmanager import Candidate, Creditors, Refused, Release
 from tests.control.parts import add_sequence, issued, lend, place
 from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting
 
@@ -155,17 +155,32 @@ def in_vain(admitting: Admitting, name: str = "big") -> Sequence:
 SOON_S = 1.5 * FIRST_RETRY_S
 
 
+def kept_at_q(admitting: Admitting, seq: Sequence) -> None:
+    """q refuses another borrow for it, which is withdrawn."""
+    now, borrower = admitting.clock.now(), admitting.state.borrower
+    borrow = borrower.start(seq, Purpose.PLACE, 9, now)
+    borrower.on_creditors(Creditors(borrow_id=borrow.borrow_id, candidates=(Candidate("q", 9),)), now)
+    borrower.on_refused("q", Refused(span_id=borrow.span_id, reason="full", free_blocks=0), now)
+    borrower.end(borrow)
+    assert borrower.take_finished() is borrow and borrower.may_keep("q", seq)
+
+
 def test_who_waits_for_several_tries_soon_when_a_creditor_has_memory_for_it() -> None:
     admitting = Admitting(8)
     big = in_vain(admitting)
-    admitting.admission.on_vacant("big", admitting.clock.now())
+    retry_at = big.retry_at
+    admitting.admission.on_vacant("p", "big", admitting.clock.now())
+    assert big.retry_at == retry_at, "it was not asked, so that it keeps nothing"
+    kept_at_q(admitting, big)
+    admitting.admission.on_vacant("q", "big", admitting.clock.now())
     admitting.admit()
     assert big.state is WAITING and big.retry_at <= admitting.clock.now() + SOON_S, "more may come free in a moment"
     assert big.retries, "others were asked in vain"
     admitting.clock.advance(SOON_S)
     admitting.admit()
     assert big.state is ACQUIRING
-    admitting.admission.on_vacant("big", admitting.clock.now())
+    kept_at_q(admitting, big)
+    admitting.admission.on_vacant("q", "big", admitting.clock.now())
     admitting.end(admitting.borrow())
     assert big.retry_at <= admitting.clock.now() + 2 * SOON_S, "the borrow had begun before"
 
@@ -189,7 +204,7 @@ def test_who_waits_for_several_tries_soon_when_there_is_more_memory_here() -> No
 def test_of_one_that_does_not_wait_it_means_nothing_that_memory_is_free(what: str) -> None:
     admitting = Admitting(8)
     running = admitting.run("running", 4)
-    admitting.admission.on_vacant(what, admitting.clock.now())
+    admitting.admission.on_vacant("q", what, admitting.clock.now())
     admitting.admit()
     assert running.state is RUNNING and not issued(admitting.state, BorrowQuery)
 
