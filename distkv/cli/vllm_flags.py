@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import click
 
@@ -58,11 +58,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
     """
     words = deque(without_meaningless(arguments, known, INSTANCES))
     out: list[str] = []
-    while words:
-        word = words.popleft()
-        flag, equals, value = _parts(word)
-        if word == "--":
-            return [*out, word, *words]
+    for _, flag, equals, value in _before_dashes(words):
         if flag in SEVERAL:
             values = [value] if equals else []
             while words and not words[0].startswith("-"):
@@ -73,7 +69,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
             out.append(f"{flag}={VALUES[flag].get(value, value)}")
         else:
             out.append(f"{flag}{equals}{value}")
-    return out
+    return [*out, *words]
 
 
 def without_meaningless(arguments: Sequence[str], known: Collection[str], instances: str) -> list[str]:
@@ -84,16 +80,19 @@ def without_meaningless(arguments: Sequence[str], known: Collection[str], instan
     """
     words = deque(arguments)
     out: list[str] = []
-    while words:
-        word = words.popleft()
-        flag, equals, value = _parts(word)
-        if word == "--":
-            return [*out, word, *words]
+    for word, flag, equals, value in _before_dashes(words):
         if flag in WITHOUT_MEANING and flag not in known:
             _refuse(flag, equals, value, words, instances)
         else:
             out.append(word)
-    return out
+    return [*out, *words]
+
+
+def _before_dashes(words: deque[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Take each word up to -- out of them, with its parts; whoever asks may take more."""
+    while words and words[0] != "--":
+        word = words.popleft()
+        yield word, *_parts(word)
 
 
 def _parts(word: str) -> tuple[str, str, str]:

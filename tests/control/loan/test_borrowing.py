@@ -7,28 +7,21 @@ import sys
 
 import pytest
 
-from distkv.clock import ManualClock
-from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.loan.debtor.borrowing import (
-    KEPT_TIMES,
     LINK_TIMEOUT_S,
     MAX_ROUNDS,
     QUERY_TIMEOUT_S,
     TRY_TIMEOUT_S,
 )
 from distkv.control.loan.debtor.paths import Path
-from distkv.control.request.block import Debt
-from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import RManagerState
-from distkv.wire.messages.common import ANY_EPOCH, Epoch
+from distkv.wire.messages.common import ANY_EPOCH
 from distkv.wire.messages.from_worker import Linked
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
-from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
+from distkv.wire.messages.to_rmanager import Candidate, Creditors, Refused, Release, TryMoveKvcache
 from distkv.wire.messages.to_worker import Link
-from tests.control.parts import add_sequence, issued, make_member, make_state
-
-LEASE_S, MARGIN_S = 4.0, 0.5
+from tests.control.loan.asking import LEASE_S, MARGIN_S, Asking
+from tests.control.parts import add_sequence, issued, make_member
 
 
 def bodies(asking: Asking) -> list[object]:
@@ -43,42 +36,6 @@ def asking_for(borrow: Borrow) -> TryMoveKvcache:
     return TryMoveKvcache(
         span_id=borrow.span_id, request_id="r", debtor_id="me", debtor_incarnation=7, num_blocks=2, ttl_s=LEASE_S
     )
-
-
-class Asking:
-    """One instance that borrows, and the answers it gets."""
-
-    def __init__(self, peers: tuple[str, ...] = ("p", "q", "s")) -> None:
-        self.clock = ManualClock(50.0)
-        self.state: RManagerState = make_state(peers=peers)
-        self.borrower = self.state.borrower
-        self.seq: Sequence = add_sequence(self.state)
-
-    def start(self, num_blocks: int, purpose: Purpose = Purpose.PLACE, exclude: tuple[str, ...] = ()) -> Borrow:
-        return self.borrower.start(self.seq, purpose, num_blocks, self.clock.now(), exclude)
-
-    def query(self) -> BorrowQuery:
-        (query,) = issued(self.state, BorrowQuery)
-        return query
-
-    def asked(self) -> TryMoveKvcache:
-        (ask,) = issued(self.state, TryMoveKvcache)
-        return ask
-
-    def candidates(self, borrow: Borrow, *candidates: tuple[str, int]) -> None:
-        message = Creditors(borrow_id=borrow.borrow_id, candidates=tuple(Candidate(i, free) for i, free in candidates))
-        self.borrower.on_creditors(message, self.clock.now())
-
-    def grant(
-        self, sender: str, ask: TryMoveKvcache, num_blocks: int, ttl_s: float = LEASE_S
-    ) -> tuple[Sequence, Debt] | None:
-        slots = tuple(range(num_blocks))
-        granted = Granted(span_id=ask.span_id, epoch=Epoch(9, 1), slots=slots, ttl_s=ttl_s)
-        return self.borrower.on_granted(sender, granted, self.clock.now())
-
-    def refuse(self, sender: str, ask: TryMoveKvcache, free_blocks: int) -> None:
-        refused = Refused(span_id=ask.span_id, reason="full", free_blocks=free_blocks)
-        self.borrower.on_refused(sender, refused, self.clock.now())
 
 
 def test_candidates_are_asked_in_turn_until_all_is_granted() -> None:
@@ -122,53 +79,6 @@ def test_refusals_are_told_in_the_next_query_and_who_is_empty_is_not_asked_again
     assert asking.query().num_blocks == 4
     asking.candidates(borrow, ("p", 9), ("q", 9))
     assert list(asking.borrower.finished) == [borrow] and borrow.grants == []
-
-
-def in_vain(asking: Asking) -> None:
-    """Of 9, p has none and q 4."""
-    borrow = asking.start(9)
-    asking.candidates(borrow, ("p", 9), ("q", 9))
-    asking.refuse("p", asking.asked(), 0)
-    asking.grant("q", asking.asked(), 4)
-    asking.candidates(borrow)
-    assert asking.borrower.take_finished() is borrow and borrow.granted == 4
-    asking.state.commands.clear()
-
-
-def forgone(asking: Asking) -> list[str]:
-    """Creditors that are told that nothing is wanted for the request."""
-    told = [command for command in asking.state.commands if isinstance(command, TellPeer)]
-    asking.state.commands.clear()
-    asks = [command.body for command in told if isinstance(command.body, TryMoveKvcache)]
-    assert all((ask.request_id, ask.num_blocks) == (asking.seq.request_id, 0) for ask in asks)
-    assert len({ask.span_id for ask in asks}) == len(asks) == len(told)
-    return [command.instance_id for command in told]
-
-
-@pytest.mark.parametrize("how", ["it has its memory", "it ends", "only a reclaim ends"])
-def test_those_that_had_too_little_hear_when_a_request_needs_it_no_more(how: str) -> None:
-    """They kept memory for requests that ran, and for those that had ended, for three seconds."""
-    asking = Asking()
-    in_vain(asking)
-    if how == "it has its memory":
-        asking.borrower.forgo(asking.seq)
-    else:
-        asking.borrower.cancel(asking.seq, Purpose.RECLAIM if how == "only a reclaim ends" else None)
-    assert forgone(asking) == ([] if how == "only a reclaim ends" else ["p", "q"])
-    asking.borrower.forgo(asking.seq)
-    assert forgone(asking) == (["p", "q"] if how == "only a reclaim ends" else [])
-
-
-def test_who_lent_all_that_it_was_asked_for_hears_nothing_nor_does_who_is_gone() -> None:
-    asking = Asking()
-    borrow = asking.start(5)
-    asking.candidates(borrow, ("p", 9), ("q", 9))
-    asking.refuse("p", asking.asked(), 0)
-    asking.grant("q", asking.asked(), 5)
-    asking.state.commands.clear()
-    asking.borrower.on_peer_lost("p", asking.clock.now())
-    asking.borrower.forgo(asking.seq)
-    assert forgone(asking) == []
 
 
 def test_it_gives_up_after_some_rounds() -> None:
@@ -434,38 +344,3 @@ def test_who_lends_to_nobody_that_could_wait_is_not_asked_again_and_others_learn
     assert query.refusals == (Refusal("p", 8),) and "p" in query.suspects
     asking.borrower.on_creditors(answer, asking.clock.now())
     assert borrow.borrow_id not in asking.borrower.active and not borrow.grants
-
-
-def test_those_that_may_keep_memory_for_a_request_are_asked_whoever_is_recommended() -> None:
-    """What they kept lapsed, and another request had it, or waited for what this one had elsewhere."""
-    asking = Asking()
-    in_vain(asking)
-    borrow = asking.start(9)
-    asking.candidates(borrow, ("s", 9))
-    asking.refuse("s", asking.asked(), 0)
-    asking.refuse("p", asking.asked(), 0)
-    asking.refuse("q", asking.asked(), 0)
-    asking.candidates(borrow)
-    assert asking.borrower.take_finished() is borrow
-    for purpose in (Purpose.RELIEVE, Purpose.RECLAIM):
-        asking.start(9, purpose)
-        asking.candidates(next(iter(asking.borrower.active.values())), ("s", 9))
-        assert asking.borrower.of(asking.seq, purpose) is not None
-        asking.refuse("s", asking.asked(), 0)
-        assert not issued(asking.state, TryMoveKvcache), "it runs"
-        asking.borrower.cancel(asking.seq, purpose)
-
-
-def test_of_those_that_may_keep_memory_as_many_are_asked_as_could_lend_twice_what_is_lacking() -> None:
-    names = tuple(f"n{number}" for number in range(40))
-    asking = Asking(names)
-    lendable = asking.state.members["n0"].lendable_blocks
-    borrow = asking.start(2 * lendable)
-    for name in names:
-        asking.candidates(borrow, (name, 9)) if not borrow.trying else None
-        asking.refuse(name, asking.asked(), 0)
-        borrow.rounds = 0
-    asking.borrower.cancel(asking.seq, Purpose.RECLAIM)
-    asking.state.commands.clear()
-    asking.borrower.forgo(asking.seq)
-    assert len(forgone(asking)) == KEPT_TIMES * 2

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.checksums import pack
-from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
-from distkv.control.commands import Answer
-from distkv.control.loan.creditor.creditor import Creditor
-from distkv.control.loan.creditor.lending import Loan
-from distkv.control.loan.creditor.reclaimer import NONE_LACKS, Reclaimer
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.sequence import SeqState
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
@@ -26,68 +21,10 @@ from distkv.wire.messages.to_rmanager import (
     Released,
     Renew,
     Renewed,
-    TryMoveKvcache,
-    Vacant,
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
-from tests.control.parts import add_sequence, issued, lend, make_member, make_state
-
-DEBTOR, STRANGER = b"the route of p", b"a stranger's route"
-
-
-class Lending:
-    """One creditor with 16 slots, and what it answers."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock(10.0)
-        self.state = make_state()
-        self.lacking = NONE_LACKS
-        self.reclaimer = Reclaimer(self.state, lambda now: self.lacking)
-        self.creditor = Creditor(self.state, self.reclaimer)
-
-    def ask(
-        self,
-        route: bytes = DEBTOR,
-        sender: str = "p",
-        debtor: str = "p",
-        span_id: str = "s",
-        blocks: int = 3,
-        incarnation: int = 1,
-        waited_s: float = 0.0,
-        is_avoidable: bool = False,
-        is_running: bool = False,
-    ):
-        ask = TryMoveKvcache(
-            span_id=span_id,
-            request_id="r",
-            debtor_id=debtor,
-            debtor_incarnation=incarnation,
-            num_blocks=blocks,
-            ttl_s=4.0,
-            waited_s=waited_s,
-            is_avoidable=is_avoidable,
-            is_running=is_running,
-        )
-        self.creditor.on_try_move(sender, route, ask, self.clock.now())
-
-    def lend(self) -> Loan:
-        self.ask()
-        (grant,) = issued(self.state, Grant)
-        loan = self.state.loans.find(grant.span.span_id)
-        assert loan is not None and grant.span == loan.span and grant.slots == loan.slots
-        return loan
-
-    def answers(self) -> list[tuple[bytes, object]]:
-        answers = [(command.route, command.body) for command in self.state.commands if isinstance(command, Answer)]
-        self.state.commands.clear()
-        return answers
-
-    def ready(self, loan: Loan, index: int = 0, count: int = 1) -> BlocksReady:
-        blocks = tuple(ReadyBlock(i, 7 + i) for i in range(count))
-        return BlocksReady(span=loan.span, index=index, source_id="p", source_incarnation=1, blocks=blocks)
-
-    def check(self) -> None:
-        self.state.validate()
+from tests.control.loan.lending import DEBTOR, STRANGER, Lending
+from tests.control.parts import add_sequence, issued, lend, make_member
 
 
 @pytest.fixture
@@ -260,82 +197,6 @@ def test_what_a_former_incarnation_owes_ends_by_the_words_of_the_new_one(lending
     assert [revoke.span.span_id for revoke in issued(lending.state, Revoke)] == [loan.span.span_id, "other"]
     lending.ask(span_id="newer", incarnation=2)
     assert issued(lending.state, Revoke) == []
-
-
-@pytest.mark.parametrize(("num_peers", "kept"), [(1, 12), (2, 7), (3, 6), (9, 6)])
-def test_of_what_an_aged_request_lacks_a_creditor_keeps_its_share(lending: Lending, num_peers: int, kept: int) -> None:
-    """It kept all of it, and so did every other that was asked."""
-    state = lending.state
-    for number in range(num_peers - len(state.members)):
-        state.members[f"peer{number}"] = make_member(f"peer{number}")
-    for name in list(state.members)[num_peers:]:
-        del state.members[name]
-    taken = state.pool.allocate(state.pool.num_free - 3, SlotState.LOCAL)
-    lending.ask(blocks=12, waited_s=3.0)
-    assert taken is not None and state.loans.num_blocks == 2
-    assert state.earmarks.kept_from(("me", "younger"), lending.clock.now(), lending.clock.now()) == kept
-
-
-@pytest.mark.parametrize(
-    ("how", "granted"),
-    [({}, 0), ({"is_avoidable": True, "is_running": True}, 0), ({"is_running": True}, 3)],
-    ids=["waits", "runs, and could wait at home", "runs"],
-)
-def test_who_runs_and_has_no_other_place_grows_into_what_is_kept_for_who_waits(how, granted: int) -> None:
-    """It gave way to itself, with all that it had computed, while memory lay unused for others."""
-    lending = Lending()
-    state = lending.state
-    state.earmarks.ask(("peer", "waits"), b"its route", 20.0, state.pool.num_free, 0, lending.clock.now())
-    lending.ask(**how)
-    assert state.loans.num_blocks == granted
-
-
-def test_who_waits_hears_once_that_what_it_lacked_is_free(lending: Lending) -> None:
-    """And not by what it gives back itself, or it would ask as fast as it is answered."""
-    state = lending.state
-    first, second = (state.pool.allocate(count, SlotState.LOCAL) for count in (8, 5))
-    assert first is not None and second is not None and state.pool.num_free == 3
-
-    def told() -> list[object]:
-        lending.creditor.advance(lending.clock.now())
-        return [body for _, body in lending.answers()]
-
-    lending.ask(blocks=12, waited_s=3.0)
-    (granted,) = told()
-    assert isinstance(granted, Granted) and (had := len(granted.slots)) == 2
-    (loan,) = state.loans.held()
-    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
-    lending.creditor.on_revoked(Revoked(span=loan.span))
-    assert [type(body) for body in told()] == [Released], "as much is free as when it asked"
-    state.pool.free(second[:4], SlotState.LOCAL)
-    assert told() == [], "not half of what it lacks"
-    state.pool.free(second[4:], SlotState.LOCAL)
-    assert told() == [Vacant(request_id="r", free_blocks=had + 5)]
-    state.pool.free(first, SlotState.LOCAL)
-    assert told() == []
-
-
-def test_who_has_all_that_a_creditor_lends_hears_nothing(lending: Lending) -> None:
-    lending.ask(blocks=99, waited_s=3.0)
-    (loan,) = lending.state.loans.held()
-    assert loan.num_blocks == lending.state.settings.lendable_blocks
-    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
-    lending.creditor.on_revoked(Revoked(span=loan.span))
-    lending.answers()
-    lending.creditor.advance(lending.clock.now())
-    assert lending.answers() == []
-
-
-@pytest.mark.parametrize("is_draining", [False, True])
-def test_nothing_is_kept_for_a_request_that_asks_for_none(lending: Lending, is_draining: bool) -> None:
-    state, younger = lending.state, (("q", "younger"), lending.clock.now(), lending.clock.now())
-    taken = state.pool.allocate(state.pool.num_free, SlotState.LOCAL)
-    lending.ask(blocks=12, waited_s=3.0)
-    assert taken is not None and state.earmarks.kept_from(*younger) > 0
-    state.instance_state = "draining" if is_draining else "ready"
-    lending.ask(span_id="none", blocks=0)
-    assert state.earmarks.kept_from(*younger) == 0
-    assert [type(body) for _, body in lending.answers()] == [Refused, Refused] and not state.loans.loans
 
 
 def test_a_drain_asks_for_everything(lending: Lending) -> None:
