@@ -14,7 +14,6 @@ from distkv.errors import InvalidParams
 from distkv.structured_output import StructuredOutput
 
 FinishReason = Literal["stop", "length", "abort"]
-Role = Literal["mixed", "prefill", "decode"]
 InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead", "left"]
 ServingState = Literal["ready", "draining"]
 LogLevel = Literal["debug", "info", "warning", "error"]

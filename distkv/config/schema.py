@@ -22,7 +22,7 @@ from distkv.config.groups import (
 )
 from distkv.config.values import DEFAULT_GMANAGER, check_bind, parse_address
 from distkv.errors import ConfigError
-from distkv.types import Role, ToolCallParser
+from distkv.types import ToolCallParser
 
 MASKED = "(not shown)"
 """What stands for a secret where a config is printed."""
@@ -94,9 +94,6 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     gmanager: GManagers = (DEFAULT_GMANAGER,)
     port: Annotated[Port, Meta(description="TCP port of the control plane; 0 takes a free one.")] = 0
-    role: Annotated[Role, Meta(description="Shown in the status; every instance serves prefill and decode alike.")] = (
-        "mixed"
-    )
     data: DataPlaneSettings = DataPlaneSettings()
     control: ControlSettings = ControlSettings()
     shutdown_timeout_s: ShutdownTimeout = 30.0

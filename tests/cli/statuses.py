@@ -39,7 +39,6 @@ def status(
     return Status(
         instance=InstanceStatus(
             instance_id=name,
-            role="mixed",
             state=state,
             pid=1,
             worker_pid=2,

@@ -216,7 +216,6 @@ class FakeInstance(FakeServer):
         return Status(
             instance=InstanceStatus(
                 instance_id=self.name,
-                role="mixed",
                 state="ready",
                 pid=11,
                 worker_pid=12,

@@ -25,7 +25,11 @@ CENTRAL = {
     "Step", "StepResult", "Hello", "Attend",
 }  # fmt: skip
 # Fields of the former version that mean nothing any more: they are read over.
-GONE = {"DataEndpoint": {"local", "pool_pid", "pool_fd"}}
+GONE = {
+    "DataEndpoint": {"local", "pool_pid", "pool_fd"},
+    "InstanceStatus": {"role"},
+    "Member": {"role"},
+}
 # What carried many token ids or checksums as a list: they are packed now, and nothing else is read.
 PACKED_SINCE = {
     "Submit/ids": "body.prompt",

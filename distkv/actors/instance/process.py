@@ -156,7 +156,6 @@ def member_of(
         instance_id=settings.instance_id,
         incarnation=settings.incarnation,
         address=address,
-        role=config.role,
         state="ready",
         pid=os.getpid(),
         worker_pid=worker_pid,

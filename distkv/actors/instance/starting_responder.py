@@ -35,7 +35,6 @@ class StartingResponder:
             instance_id=config.instance_id,
             incarnation=incarnation,
             address=server.address,
-            role=config.role,
             state="starting",
             pid=os.getpid(),
             worker_pid=worker_pid,

@@ -104,7 +104,6 @@ class Member(Value, frozen=True):
     instance_id: InstanceId  #: name, unique in the cluster
     incarnation: int  #: grows with every restart of the instance (wall-clock nanoseconds at its start)
     address: Address  #: `tcp://host:port` of its rManager
-    role: Word = "mixed"  #: `mixed`, `prefill` or `decode`; carried and shown, without effect on decisions
     state: Word = "starting"  #: `starting`, `ready`, `draining`, `unreachable` or `dead`
     pid: int = 0  #: process of the rManager
     worker_pid: int = 0  #: process of the engine worker

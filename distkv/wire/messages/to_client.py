@@ -98,7 +98,6 @@ class InstanceStatus(Value, frozen=True):
     """One instance in `distkv status --json`. Made by `of`, from what its member entry says already."""
 
     instance_id: InstanceId  #: its name
-    role: str  #: as in `Member`
     state: str  #: as in `Member`
     pid: int  #: process of the rManager
     worker_pid: int  #: process of the engine worker
@@ -128,7 +127,6 @@ class InstanceStatus(Value, frozen=True):
         """An instance in this state, with the numbers that are known of it."""
         return cls(
             instance_id=member.instance_id,
-            role=member.role,
             state=state,
             pid=member.pid,
             worker_pid=member.worker_pid,

@@ -185,8 +185,9 @@ class Refused(Message, frozen=True):
     #: the creditor drains, and lends only to requests that have memory there and no other place
     is_draining: bool = False
     retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
-    #: nothing is lent to a request whose borrowing is avoidable; `free_blocks` is what others could have
-    only_unavoidable: bool = False
+    #: what is free is kept from this request: for one that waits, or because its own instance could hold it;
+    #: `free_blocks` is what others could have
+    is_kept: bool = False
 
 
 class Vacant(Message, frozen=True):

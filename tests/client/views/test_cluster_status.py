@@ -10,7 +10,6 @@ from tests.client.fakes import TOTAL_BLOCKS, count_up
 
 INSTANCE_KEYS = {
     "instance_id",
-    "role",
     "state",
     "pid",
     "worker_pid",

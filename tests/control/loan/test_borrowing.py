@@ -337,7 +337,7 @@ def test_who_lends_to_nobody_that_could_wait_is_not_asked_again_and_others_learn
     asking.borrower.on_creditors(answer, asking.clock.now())
     ask = asking.asked()
     assert ask.is_avoidable
-    refused = Refused(span_id=ask.span_id, reason="requests wait", free_blocks=8, only_unavoidable=True)
+    refused = Refused(span_id=ask.span_id, reason="requests wait", free_blocks=8, is_kept=True)
     asking.state.commands.clear()
     asking.borrower.on_refused("p", refused, asking.clock.now())
     query = asking.query()

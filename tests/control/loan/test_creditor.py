@@ -275,7 +275,7 @@ def test_who_needs_memory_lends_only_to_requests_that_need_it(what: str) -> None
     lending = lending_where(what)
     lending.ask(is_avoidable=True)
     ((_, refused),) = lending.answers()
-    assert isinstance(refused, Refused) and refused.only_unavoidable
+    assert isinstance(refused, Refused) and refused.is_kept
     assert refused.free_blocks == lending.state.lendable() > 0, "others could have that"
     assert not lending.state.loans.loans
     lending.ask(is_avoidable=False)

@@ -18,7 +18,7 @@ from distkv.wire.messages.to_rmanager import (
     Vacant,
 )
 from tests.control.loan.asking import Asking
-from tests.control.loan.lending import DEBTOR, Lending
+from tests.control.loan.lending import DEBTOR, STRANGER, Lending
 from tests.control.parts import issued, make_member
 
 
@@ -39,6 +39,27 @@ def test_of_what_an_aged_request_lacks_a_creditor_keeps_its_share(lending: Lendi
     lending.ask(blocks=12, waited_s=3.0)
     assert taken is not None and state.loans.num_blocks == 2
     assert state.earmarks.kept_from(("me", "younger"), lending.clock.now(), lending.clock.now()) == kept
+
+
+@pytest.mark.parametrize("is_avoidable", [False, True])
+def test_who_is_refused_for_what_is_kept_learns_what_others_could_have(lending: Lending, is_avoidable: bool) -> None:
+    """The gManager took it for full until its next heartbeat, also for those that grow into what is kept."""
+    state = lending.state
+    state.earmarks.ask(("peer", "waits"), b"its route", 20.0, state.pool.num_free, 0, lending.clock.now())
+    lending.ask(is_avoidable=is_avoidable)
+    ((_, refused),) = lending.answers()
+    assert isinstance(refused, Refused) and refused.is_kept and "kept for requests that wait" in refused.reason
+    assert refused.free_blocks == state.lendable() > 0
+
+
+def test_only_the_connection_that_memory_is_kept_for_ends_that(lending: Lending) -> None:
+    state, younger = lending.state, (("q", "younger"), lending.clock.now(), lending.clock.now())
+    state.pool.allocate(state.pool.num_free, SlotState.LOCAL)
+    lending.ask(blocks=12, waited_s=3.0)
+    lending.ask(route=STRANGER, span_id="none", blocks=0)
+    assert state.earmarks.kept_from(*younger) > 0
+    lending.ask(span_id="none", blocks=0)
+    assert state.earmarks.kept_from(*younger) == 0
 
 
 @pytest.mark.parametrize(

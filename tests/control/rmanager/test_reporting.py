@@ -24,7 +24,7 @@ def test_slots_and_counters() -> None:
     assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
     assert status.blocks.free == 10
     assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)
-    assert (status.pid, status.worker_pid, status.role, status.state) == (11, 12, "mixed", "ready")
+    assert (status.pid, status.worker_pid, status.state) == (11, 12, "ready")
     counters = status.counters
     assert (counters.kv_bytes, counters.malformed_messages, counters.preemptions, counters.refusals) == (7, 1, 2, 5)
     assert (counters.attend_wait_s, counters.plan_s) == (0.5, 0.25)

@@ -12,7 +12,6 @@ from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCo
 def instance(name: str, *requests: RequestStatus) -> Status:
     status = InstanceStatus(
         instance_id=name,
-        role="mixed",
         state="ready",
         pid=1,
         worker_pid=2,

@@ -195,7 +195,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             free_blocks=0,
             is_draining=True,
             retry_after_s=2.5,
-            only_unavoidable=True,
+            is_kept=True,
         ),
     ),
     "BlocksReady": (

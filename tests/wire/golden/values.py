@@ -26,7 +26,6 @@ READY = Member(
     instance_id="i1",
     incarnation=BORN_1,
     address="tcp://127.0.0.1:7082",
-    role="decode",
     state="ready",
     pid=4713,
     worker_pid=4714,
@@ -109,7 +108,6 @@ COUNTERS = Counters(
 )
 STATUS = InstanceStatus(
     instance_id="i0",
-    role="mixed",
     state="ready",
     pid=4711,
     worker_pid=4712,

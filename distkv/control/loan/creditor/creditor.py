@@ -56,8 +56,7 @@ class Creditor:
             state.emit(Answer(route, refused))
             return
         if message.is_avoidable and (reason := self._why_not_avoidable()):
-            free = state.lendable()
-            refused = Refused(span_id=message.span_id, reason=reason, free_blocks=free, only_unavoidable=True)
+            refused = Refused(span_id=message.span_id, reason=reason, free_blocks=state.lendable(), is_kept=True)
             state.emit(Answer(route, refused))
             return
         for loan in state.loans.of_debtor(sender):
@@ -69,7 +68,7 @@ class Creditor:
             kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         if message.is_avoidable:
             kept += state.kept_for_next(now)
-        answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable_to(*request) - kept), now)
+        answer, is_new = state.loans.try_grant(route, message, state.lendable_to(*request), now, kept)
         if isinstance(answer, Granted):
             serving = state.serving
             answer = msgspec.structs.replace(

@@ -139,9 +139,10 @@ class LoanBook:
         return loan if loan is not None and loan.span == span and not loan.revoking else None
 
     def try_grant(
-        self, route: bytes, wanted: TryMoveKvcache, lendable: int, now: float
+        self, route: bytes, wanted: TryMoveKvcache, lendable: int, now: float, kept: int = 0
     ) -> tuple[Granted | Refused, bool]:
-        """Reserve what can be lent of what is wanted; the flag says whether the worker must hear of a new span."""
+        """Reserve what can be lent of what is wanted, but for what is kept for others; the flag says whether the worker
+        must hear of a new span."""
         held = self.loans.get(wanted.span_id)
         if held is not None:
             if held.revoking or held.debtor_id != wanted.debtor_id or held.route != route:
@@ -149,10 +150,12 @@ class LoanBook:
                 return Refused(span_id=wanted.span_id, reason=why, free_blocks=lendable), False
             ttl_s = max(0.0, held.expires_at - now)
             return Granted(span_id=wanted.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
-        num_blocks = min(wanted.num_blocks, lendable)
+        num_blocks = min(wanted.num_blocks, lendable - kept)
         slots = self._pool.allocate(num_blocks, SlotState.RESERVED) if num_blocks > 0 else None
         if slots is None:
-            return Refused(span_id=wanted.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
+            is_kept = 0 < lendable <= kept
+            why = "what is free is kept for requests that wait" if is_kept else "nothing to lend"
+            return Refused(span_id=wanted.span_id, reason=why, free_blocks=max(0, lendable), is_kept=is_kept), False
         self._last_number += 1
         ttl_s = self.lease_s(wanted.ttl_s)
         span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._last_number))

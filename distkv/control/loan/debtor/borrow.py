@@ -28,9 +28,8 @@ class Borrow:
 
     trying: the creditor that was asked for `span_id`, and then, `linking`, that the worker is to be linked to.
     movable_tokens: as in `BorrowQuery`. is_avoidable: the own pool could hold the request. failed: those that did not
-    answer, that no path leads to, or that lend nothing to what is avoidable; they are not asked again. stays_near: only
-    creditors on the own host are asked. move: that a
-    gManager planned, where nothing of it is done yet.
+    answer, that no path leads to, or that keep what is free from it; they are not asked again. stays_near: only
+    creditors on the own host are asked. move: that a gManager planned, where nothing of it is done yet.
     """
 
     borrow_id: str

@@ -228,7 +228,7 @@ class Borrower:
             borrow.refusals[sender] = message.free_blocks
             self._may_keep(sender, borrow)
             self._limits.refused(sender, message, now)
-            if message.only_unavoidable:
+            if message.is_kept:
                 borrow.failed.add(sender)
             self._try_next(borrow, now)
 

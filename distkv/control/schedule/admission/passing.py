@@ -78,10 +78,12 @@ class Earmarks:
         return self._earmark
 
     def ask(self, request: Asking, route: bytes, waited_s: float, blocks: int, had: int, now: float) -> None:
-        """Keep so many for a request that has waited for long and could not have them; none if it has them now."""
+        """Keep so many for a request that has waited for long and could not have them; none if it has them now, as only
+        the connection that it was kept for can say."""
         held, since = self.look(now), self.since(waited_s, now)
         if not blocks:
-            self._earmark = None if held is not None and held.request == request else held
+            if held is not None and (held.request, held.route) == (request, route):
+                self._earmark = None
             return
         is_behind = held is not None and held.request != request and held.since <= since
         if waited_s < AGED_S or is_behind or (until := self._turn_until(request[0], now)) <= now:
