@@ -49,7 +49,7 @@ a chunk of 256 tokens behind 4K to 16K, split over processes in three ways: Dist
 RingAttention. By turns over the same keys, with the processes on one host, and joined by links of 125 MB/s where this
 is root; the time of a layer, and what it sends.
 
-\\b
+\b
 Examples:
   distkv bench distattention --json distattention.json --plot distattention.png
   distkv bench distattention --processes 4

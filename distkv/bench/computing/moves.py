@@ -46,7 +46,7 @@ BURST_BLOCKS = MAX_READY_BLOCKS
 HELP = """Decode throughput of two instances while rBlocks of a request of the one are moved to the other: 16, 32 and 64
 tokens for each decode step, beside none; as many rBlocks at a time as leave together where a decode needs room.
 
-\\b
+\b
 Examples:
   distkv bench moves --json moves.json --plot moves.png
   distkv bench moves --quick

@@ -60,7 +60,7 @@ FIRST, SECOND = "creditor", "second"
 HELP = """Decode steps with some of their KV at creditors beside one instance that has all of it; where the time of a
 layer goes; what a busy creditor loses; how long queries and partials are on their way.
 
-\\b
+\b
 Examples:
   distkv bench remote --json remote.json --plot remote.png
   distkv bench remote --quick

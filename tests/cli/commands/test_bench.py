@@ -4,7 +4,9 @@ import sys
 import types
 
 import click
+import pytest
 
+from distkv.bench.rooms import modules
 from distkv.cli.commands import bench
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
@@ -43,3 +45,11 @@ def test_help_lists_the_benchmarks(capsys):
         assert "smoke" in capsys.readouterr().out.split("Benchmarks:")[1].replace(",", " ").split()
     assert run(command, ["bench", "atention"]) == 2
     assert "did you mean attention?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", modules())
+def test_each_benchmark_has_help_with_examples_one_to_a_line(name, capsys):
+    """Those of three ran into one line, behind a mark that is for the formatter."""
+    assert run(command, ["bench", name, "--help"]) == 0
+    examples = capsys.readouterr().out.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples and all(f"distkv bench {name} " in f"{line} " for line in examples)
