@@ -7,10 +7,10 @@ removed, also inside messages.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TextIO, cast, get_args
@@ -20,6 +20,7 @@ import structlog
 
 from distkv.errors import ConfigError
 from distkv.log.line_limit import LineLimit
+from distkv.log.line_writer import LineWriter
 from distkv.log.printable import printable, printable_lines
 from distkv.types import LogLevel
 
@@ -49,6 +50,8 @@ PRIVATE_FIELDS = frozenset(
     }
 )
 _TRACEBACKS = ("exception", "stack")
+EXIT_S = 1.0
+"""Lines that nobody reads have so long when the process ends."""
 
 
 def configure(
@@ -75,6 +78,8 @@ def configure(
         return event
 
     as_json = not out.isatty() if json is None else json
+    writer = LineWriter(out, _say_left_out)
+    atexit.register(writer.flush, EXIT_S)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -91,7 +96,7 @@ def configure(
             else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *_args: _Lines(out),
+        logger_factory=lambda *_args: _Lines(writer),
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_ToStructlog()], level=max(threshold, logging.WARNING), force=True)
@@ -139,22 +144,22 @@ def _public(value: Any) -> Any:
     return value
 
 
+def _say_left_out(num_lines: int) -> None:
+    structlog.get_logger().warning("log lines were left out", left_out=num_lines)
+
+
 def _to_json(event: Any, **_options: Any) -> str:
     return msgspec.json.encode(event, enc_hook=repr).decode()
 
 
 class _Lines:
-    """Writes whole lines from any thread. A log that cannot be written must not end the process."""
+    """What structlog calls a logger: it takes lines that are rendered."""
 
-    _lock = threading.Lock()
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
 
     def msg(self, line: str) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._out.write(line + "\n")
-            self._out.flush()
+        self._writer.write(line)
 
     debug = info = warning = warn = error = critical = fatal = exception = log = msg
 

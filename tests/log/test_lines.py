@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -147,6 +149,15 @@ def test_a_broken_output_ends_nothing() -> None:
     for event in ("lost", "lost too"):
         structlog.get_logger().info(event)
     assert "".join(tried).count('"lost') == 2
+
+
+def test_a_process_whose_log_nobody_reads_goes_on_and_ends() -> None:
+    work = (
+        "import structlog; from distkv.log.lines import configure; configure('worker')\n"
+        "for number in range(5000): structlog.get_logger().info('accepted', number=number)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) as process:
+        assert process.wait(30.0) == 0
 
 
 @pytest.mark.parametrize("as_json", [True, False])
