@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,9 +24,7 @@ from distkv.errors import (
     StartupFailed,
 )
 from distkv.log.printable import printable_lines
-from distkv.wire.address import split_host_port
-
-HTTP_START, HTTP_S = b"HTTP/", 1.0
+from distkv.wire.reachability import HTTP_ANSWERS, problem_at
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
@@ -108,13 +105,15 @@ def _unforeseen(error: Exception) -> int:
 
 def _hint(error: DistKVError) -> str:
     match error:
-        case ClusterUnreachable() if _speaks_http(error.address):
-            return "HTTP answers there, as at a gateway; give the address of a gManager or an instance, which begins tcp://"
         case ClusterUnreachable():
-            return (
+            problem = problem_at(error.address)
+            if problem == HTTP_ANSWERS:
+                return f"{problem}; give the address of a gManager or an instance, which begins tcp://"
+            otherwise = (
                 "start one with 'distkv up', or name another with --address; while a gManager is away, the address of "
                 "any instance works too: --address tcp://HOST:PORT"
             )
+            return f"{problem}; {otherwise}" if problem else otherwise
         case RequestUnknown():
             return "give the whole id: the beginning of one finds only requests that have not ended"
         case CheckpointError():
@@ -123,16 +122,6 @@ def _hint(error: DistKVError) -> str:
             return "send the request again"
         case _:
             return ""
-
-
-def _speaks_http(address: str) -> bool:
-    """Whether HTTP is answered at tcp://HOST:PORT, within HTTP_S."""
-    try:
-        with socket.create_connection(split_host_port(address), timeout=HTTP_S) as connection:
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            return connection.recv(len(HTTP_START)) == HTTP_START
-    except OSError:
-        return False
 
 
 def _report(sentence: str, hint: str, code: int) -> int:

@@ -104,6 +104,12 @@ def test_the_address_of_http_is_said_to_be_that(words, monkeypatch, capsys):
     assert "hint: HTTP answers there, as at a gateway; give the address" in capsys.readouterr().err
 
 
+def test_an_address_that_nobody_listens_at_is_said_to_be_that(monkeypatch, capsys):
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.2)
+    assert distkv_command("status", "--address", "127.0.0.1:9") == 1
+    assert "hint: nothing listens there; start one with 'distkv up'" in capsys.readouterr().err
+
+
 def test_files_that_fail_are_one_sentence(capsys, tmp_path):
     def callback() -> None:
         (tmp_path / "none" / "x").touch()

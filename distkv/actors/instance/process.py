@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
+from distkv.wire.reachability import problem_at
 
 JOIN_PATIENCE_S = 5.0
 
@@ -74,9 +75,8 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         stack.callback(actor.close)
         actor.start()
         tasks.create_task(_drain(actor, stop), name="drain")
-        tasks.create_task(
-            _announce(actor, lambda: ready({"address": server.address, "pid": os.getpid()})), name="announce"
-        )
+        facts = {"address": server.address, "pid": os.getpid()}
+        tasks.create_task(_announce(actor, config.gmanager, lambda: ready(facts)), name="announce")
         return await actor.ended()
 
 
@@ -93,13 +93,16 @@ async def _load(
     return loaded[0] if loaded else None
 
 
-async def _announce(actor: InstanceActor, ready: Callable[[], None]) -> None:
+async def _announce(actor: InstanceActor, gmanagers: Sequence[str], ready: Callable[[], None]) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(actor.joined.wait(), JOIN_PATIENCE_S)
     if actor.is_refused:
         await actor.joined.wait()
     if not actor.joined.is_set():
-        structlog.get_logger().warning("no gManager answers; serving without one")
+        problems = await asyncio.gather(*(asyncio.to_thread(problem_at, one) for one in gmanagers))
+        structlog.get_logger().warning(
+            "no gManager answers; serving without one", gmanagers=dict(zip(gmanagers, problems, strict=True))
+        )
     ready()
 
 

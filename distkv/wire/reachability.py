@@ -1,0 +1,43 @@
+"""What keeps an address from answering, as far as can be told from here."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from distkv.errors import ConfigError
+from distkv.wire.address import split_host_port
+
+HTTP_ANSWERS = "HTTP answers there, as at a gateway"
+HTTP_START = b"HTTP/"
+WAIT_S = 1.0
+
+
+def problem_at(address: str) -> str:
+    """Why nothing of distkv answers at "tcp://HOST:PORT", found within about twice WAIT_S; empty if that is not known.
+    Never raises."""
+    try:
+        host, port = split_host_port(address)
+    except ConfigError:
+        return ""
+    found: list[str] = []
+    # A look-up of a name cannot be bounded where it is done.
+    look = threading.Thread(target=lambda: found.append(_problem(host, port)), name="reachability", daemon=True)
+    look.start()
+    look.join(2 * WAIT_S)
+    return found[0] if found else "nothing answers there"
+
+
+def _problem(host: str, port: int) -> str:
+    try:
+        with socket.create_connection((host, port), timeout=WAIT_S) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return HTTP_ANSWERS if connection.recv(len(HTTP_START)) == HTTP_START else ""
+    except (socket.gaierror, UnicodeError):
+        return f"the name {host} is not known here"
+    except ConnectionRefusedError:
+        return "nothing listens there"
+    except TimeoutError:
+        return "nothing answers there"
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,0 +1,48 @@
+"""What is wrong at an address that does not answer."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import zmq
+
+from distkv.wire import reachability
+from distkv.wire.reachability import problem_at
+
+
+def test_a_port_that_nobody_listens_at() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert problem_at(f"tcp://127.0.0.1:{bound.getsockname()[1]}") == "nothing listens there"
+
+
+@pytest.mark.parametrize("host", ["no..name", "x" * 64 + ".example"])
+def test_a_name_that_is_none(host: str) -> None:
+    assert problem_at(f"tcp://{host}:7070") == f"the name {host} is not known here"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(TimeoutError(), "nothing answers there"), (OSError(113, "No route to host"), "No route to host")],
+    ids=["silent", "no route"],
+)
+def test_a_host_that_cannot_be_reached(error: OSError, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    assert problem_at("tcp://127.0.0.1:7070") == said
+
+
+def test_a_look_up_that_takes_long_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability, "WAIT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert problem_at(f"tcp://127.0.0.1:{silent.getsockname()[1]}") == "nothing answers there"
+
+
+def test_nothing_is_said_of_who_answers_and_of_what_is_no_address() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        assert problem_at(f"tcp://127.0.0.1:{port}") == ""
+    assert problem_at("nowhere") == problem_at("tcp://a:1,tcp://b:2") == ""
