@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from collections.abc import Sequence
 
 from distkv.errors import ConfigError
 from distkv.wire.address import split_host_port
@@ -26,6 +28,12 @@ def problem_at(address: str) -> str:
     look.start()
     look.join(2 * WAIT_S)
     return found[0] if found else "nothing answers there"
+
+
+async def problems_at(addresses: Sequence[str]) -> dict[str, str]:
+    """The same of several, for a line of a log."""
+    problems = await asyncio.gather(*(asyncio.to_thread(problem_at, address) for address in addresses))
+    return dict(zip(addresses, problems, strict=True))
 
 
 def _problem(host: str, port: int) -> str:

@@ -34,7 +34,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
-from distkv.wire.reachability import problem_at
+from distkv.wire.reachability import problems_at
 
 JOIN_PATIENCE_S = 5.0
 
@@ -99,10 +99,8 @@ async def _announce(actor: InstanceActor, gmanagers: Sequence[str], ready: Calla
     if actor.is_refused:
         await actor.joined.wait()
     if not actor.joined.is_set():
-        problems = await asyncio.gather(*(asyncio.to_thread(problem_at, one) for one in gmanagers))
-        structlog.get_logger().warning(
-            "no gManager answers; serving without one", gmanagers=dict(zip(gmanagers, problems, strict=True))
-        )
+        problems = await problems_at(gmanagers)
+        structlog.get_logger().warning("no gManager answers; serving without one", gmanagers=problems)
     ready()
 
 

@@ -20,6 +20,7 @@ from distkv.recent_peak import RecentPeak
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import ClusterState, Status
+from distkv.wire.reachability import problems_at
 
 REFRESH_S = 0.5
 STATUS_AGE_S = 1.0
@@ -216,10 +217,10 @@ class Cluster:
             await asyncio.sleep(REFRESH_S)
 
     async def _find_members(self) -> None:
-        answered = await self._ask_for_members()
-        if self._answers and not answered:
-            self._log.warning("the cluster does not answer", gmanagers=[client.address for client in self._clients])
-        self._answers = answered
+        answered_before, self._answers = self._answers, await self._ask_for_members()
+        if answered_before and not self._answers:
+            problems = await problems_at([client.address for client in self._clients])
+            self._log.warning("the cluster does not answer", gmanagers=problems)
 
     async def _ask_for_members(self) -> bool:
         """Whether anybody answered."""
