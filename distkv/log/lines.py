@@ -52,6 +52,7 @@ PRIVATE_FIELDS = frozenset(
 _TRACEBACKS = ("exception", "stack")
 EXIT_S = 1.0
 """Lines that nobody reads have so long when the process ends."""
+_writer: LineWriter | None = None
 
 
 def configure(
@@ -78,8 +79,8 @@ def configure(
         return event
 
     as_json = not out.isatty() if json is None else json
-    writer = LineWriter(out, _say_left_out)
-    atexit.register(writer.flush, EXIT_S)
+    global _writer
+    writer = _writer = LineWriter(out, _say_left_out)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -100,6 +101,13 @@ def configure(
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_ToStructlog()], level=max(threshold, logging.WARNING), force=True)
+
+
+@atexit.register
+def flush() -> None:
+    """Give lines that wait for a reader EXIT_S: whoever ends the process past its exit handlers calls it before."""
+    if _writer is not None:
+        _writer.flush(EXIT_S)
 
 
 @contextlib.contextmanager

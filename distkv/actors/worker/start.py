@@ -17,10 +17,13 @@ def main() -> int:
     begin_worker()
     gc.disable()
     from distkv.actors.worker.process import main as run
+    from distkv.log.lines import flush
 
     gc.freeze()
     gc.enable()
-    return run()
+    code = run()
+    flush()
+    return code
 
 
 if __name__ == "__main__":
