@@ -24,7 +24,6 @@ from distkv.errors import (
     StartupFailed,
 )
 from distkv.log.printable import printable_lines
-from distkv.wire.reachability import HTTP_ANSWERS, problem_at
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
@@ -106,6 +105,9 @@ def _unforeseen(error: Exception) -> int:
 def _hint(error: DistKVError) -> str:
     match error:
         case ClusterUnreachable():
+            # Only a mistake has to wait for it to be loaded.
+            from distkv.wire.reachability import HTTP_ANSWERS, problem_at
+
             problem = problem_at(error.address)
             if problem == HTTP_ANSWERS:
                 return f"{problem}; give the address of a gManager or an instance, which begins tcp://"
