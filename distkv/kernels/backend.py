@@ -79,6 +79,12 @@ class Backend(ABC):
         """Whose linear layers these are, for weights of a dtype; for logs and benchmarks."""
         return "torch"
 
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, vocab] in float32, and int64 [N], the token of the largest of each row, of equals the first; what
+        is no number is larger than all."""
+        wide = logits.float()
+        return wide, wide.argmax(-1)
+
     def layer_tail(self, weights: LayerTailWeights) -> LayerTail:
         """The tail of one layer."""
         return StepwiseLayerTail(weights, self.ops)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distkv import LocalCluster, SamplingParams
+from distkv.demo.random_checkpoint import make_checkpoint
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving
 
@@ -52,3 +54,16 @@ async def test_fp8(start):
         first = await (await driver.start(prompt, 20, at="i0")).finished()
         again = await (await driver.start(prompt, 20, at="i0")).finished()
         assert len(first) == 20 and first == again
+
+
+def test_another_library_in_instances(tmp_path):
+    """Its kernels compile when they are first called. Two instances that lend find what one with our own finds."""
+    pytest.importorskip("flashinfer", reason="FlashInfer is not installed")
+    model = make_checkpoint(tmp_path, hidden=256, head_dim=64, vocab=320, layers=3, dtype="bfloat16")
+    greedy = SamplingParams(max_tokens=40, temperature=0.0)
+    found = []
+    for backend, sizes in (("triton", [1024]), ("flashinfer", [512, 512])):
+        options = {"attention_backend": backend, "gateway": False, "start_timeout_s": 400.0, **GPU}
+        with LocalCluster(model, len(sizes), sizes, dtype="bfloat16", **options) as cluster:
+            found.append([token for chunk in cluster.stream(prompt_ids(700), greedy) for token in chunk.token_ids])
+    assert len(found[0]) == 40 and found[0] == found[1]

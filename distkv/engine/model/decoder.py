@@ -68,6 +68,10 @@ class Model:
         """float32 [M, vocab] from last hidden states, or some rows of them: many rows of logits are large."""
         return self.weights.lm_head(hidden).float()
 
+    def likeliest(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of a few rows, and int64 [M], the token of the largest of each, of equals the first."""
+        return self.device.backend.likeliest(self.weights.lm_head(hidden))
+
     def _qkv(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> FusedQkv:
         weights, eps = self.weights.layers[layer], self.config.rms_norm_eps
         return FusedQkv(found, self.heads.queries, cos, sin, weights.q_norm, weights.k_norm, eps)

@@ -29,6 +29,7 @@ from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_s
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
+from distkv.kernels.triton.layer.likeliest import likeliest
 from distkv.kernels.triton.layer.linear import TritonLinear
 from distkv.kernels.triton.layer.ops import TritonOps
 from distkv.kernels.triton.layer.store import store_qkv
@@ -143,6 +144,10 @@ class TritonBackend(Backend):
     def linear_name(self, dtype: torch.dtype) -> str:
         """See Backend: of more than one row."""
         return "cublas" if torch.cuda.is_available() else "torch"
+
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See Backend."""
+        return likeliest(logits)
 
     def warm_up(self, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]) -> int:
         """See Backend."""

@@ -93,7 +93,7 @@ def _launch_decode(q: torch.Tensor, kv: LayerKv, config: Config) -> int:
 
 def _compiled(config: Config) -> Config:
     """The one of all that are compiled alike."""
-    return replace(config, programs_per_sm=1, resident=min(config.resident, 1))
+    return replace(config, programs_per_sm=3 if config.programs_per_sm > 2 else 2, resident=min(config.resident, 1))
 
 
 def _most_rows(group: int) -> int:

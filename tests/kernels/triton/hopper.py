@@ -32,7 +32,7 @@ from distkv.kernels.triton.attention.templates import Shape, Template, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
-from distkv.kernels.triton.layer.linear import multiply
+from distkv.kernels.triton.layer.linear import TritonLinear
 from distkv.kernels.triton.layer.ops import TritonOps
 from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
@@ -190,7 +190,11 @@ def beside_attention(case: Case) -> None:
     TritonBackend().store(FusedQkv(rows, case.heads, angle, angle, angle[0], angle[0]), kv, place, place)
     TritonOps().add_rms_norm(rows, rows, rows[0], 1e-5)
     TritonOps().silu_mul(rows)
-    multiply(rows[:1], rows, None)
+    TritonBackend().likeliest(rows)
+    for outputs, inputs in ((2048, 2048), (3072, 10_240)):
+        linear = TritonLinear(torch.zeros(outputs, inputs, dtype=case.q_dtype), None)
+        for count in (1, 3):
+            linear(torch.zeros(count, inputs, dtype=case.q_dtype))
     pool = kv.k.view(1, -1).view(torch.uint8)
     scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
     copy_blocks(pool, place[:1], pool.clone(), place[:1])

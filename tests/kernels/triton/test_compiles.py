@@ -59,7 +59,9 @@ def test_kernels_compile_for_hopper(case: str, compiled_before: Path) -> None:
             # Some bytes, outside of loops, do no harm.
             assert kernel["stack_bytes"] <= 128, f"registers are spilled: {kernel}"
         if kernel["kernel"] == "_decode_kernel" and case.startswith("llama"):
-            assert kernel["registers"] <= 168, "a multiprocessor has registers for fewer than three programs"
+            # One that merges, which is known by its counter, has two of these.
+            most = 255 if kernel["atomics"] else 168
+            assert kernel["registers"] <= most, "a multiprocessor has registers for fewer than three programs"
         if kernel["kernel"] in ("_decode_kernel", "_prefill"):
             assert max(kernel["async_copy_bytes"]) == 16, f"keys and values are not copied 16 bytes at a time: {kernel}"
             assert kernel["tensor_cores"] == (case != "float32")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from distkv.engine.model.decoder import Model
-from distkv.engine.sampling.distribution import argmax
 from distkv.engine.step.graphs.exchange_tensors import ExchangeTensors
 
 
@@ -31,5 +30,4 @@ class CapturedByMail:
             tensors.merge()
             if layer < last:
                 x, qkv = model.advance(layer, x, tensors.attended, qkv)
-        logits = model.logits(model.end(x, tensors.attended))
-        return logits, argmax(logits)
+        return model.likeliest(model.end(x, tensors.attended))

@@ -23,7 +23,6 @@ from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.device.device import Captured
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
-from distkv.engine.sampling.distribution import argmax
 from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
 from distkv.engine.step.graphs.division import Division
@@ -202,8 +201,7 @@ class _DecodeGraph:
             self._attention.attend(q, kv, model.config.scale, window)
             if layer < last:
                 x, qkv = model.advance(layer, x, attended, qkv)
-        logits = model.logits(model.end(x, attended))
-        return logits, argmax(logits)
+        return model.likeliest(model.end(x, attended))
 
 
 def _wanted(planned: Sequence[PlannedSeq], counts: Sequence[int]) -> list[int] | None:

@@ -33,8 +33,9 @@ _LEAST_TILES = 2
 _MANY_PROGRAMS = 128
 """From so many on, before any row is divided, a launch fills a large GPU by itself."""
 
-_MERGED_NUMBERS = 8192
-"""Of partials in the registers of a program."""
+_MERGED_NUMBERS, _MORE_MERGED_NUMBERS = 8192, 16384
+"""Of partials in the registers of a program, and of one that has more of them: where there are two of a multiprocessor,
+and the own results of each are few."""
 
 _DIVISIONS = 64
 """That are compared for a persistent grid."""
@@ -75,11 +76,6 @@ class Shape:
     def merged_heads(self) -> int:
         """Query heads of one program, padded no further than to a power of 2: what merges their partials."""
         return min(self.head_tile, _power_of_2(self.heads // self.kv_heads))
-
-    @property
-    def merged_parts(self) -> int:
-        """Partials that it reads at a time: all before it uses the first."""
-        return max(1, min(FUSED_PARTS, _MERGED_NUMBERS // (self.merged_heads * self.padded_dim)))
 
     @property
     def padded_dim(self) -> int:
@@ -132,6 +128,12 @@ class Config:
     num_stages: int
     programs_per_sm: int
     resident: int = 0
+
+    def merged_parts(self, shape: Shape) -> int:
+        """Partials that a program reads at a time: all before it uses the first."""
+        has_more = self.programs_per_sm <= 2 and shape.head_tile * shape.padded_dim <= 16 * 128
+        numbers = _MORE_MERGED_NUMBERS if has_more else _MERGED_NUMBERS
+        return max(1, min(FUSED_PARTS, numbers // (shape.merged_heads * shape.padded_dim)))
 
 
 def count_sms(device: torch.device) -> int:
