@@ -41,7 +41,7 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
     async with driving(three) as driver:
         # Once all are linked, what passes grows by little while the other is placed.
         await driver.generate(prompt_ids(1300, seed=8), 4, at="i0")
-        for length in (470, 980):
+        for length in (470, 1230):
             # It leaves when the other is placed: then there is room to grow, and too little for all to come home.
             passing = await driver.start(prompt_ids(225), 300, at="i0")
             await passing.reached(1)
@@ -56,8 +56,9 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             assert now.attend_wait_s > was.attend_wait_s and now.plan_s > was.plan_s > 0
             per_token[length] = (now.query_bytes - was.query_bytes) / tokens / len(creditors(after))
             await driver.settled()
-    assert remote[980] > 1.5 * remote[470] > 0
-    assert per_token[980] == pytest.approx(per_token[470], rel=0.1)
+    # Of the longer one at least 718 tokens, which home has no room for; of the other at most as many as came home late.
+    assert remote[1230] > 1.3 * remote[470] > 0
+    assert per_token[1230] == pytest.approx(per_token[470], rel=0.1)
 
 
 async def without_moves(driver: Driver, run: Running, reached: range) -> tuple[Statuses, Statuses, int]:
