@@ -99,6 +99,25 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high))
 
 
+def pooled_ratio(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], of: Callable[[Sequence[float]], float]
+) -> Ratio:
+    """Ours/theirs, each `of` the values of all its rounds, with a bootstrapped 95 % interval of rounds, for what
+    one round has too few values to say.
+
+    Values are > 0. Raises ValueError for different numbers of rounds.
+    """
+    rounds = list(zip(ours, theirs, strict=True))
+
+    def ratio(chosen: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+        mine, other = (of([value for values in part for value in values]) for part in zip(*chosen, strict=True))
+        return mine / other
+
+    draw = random.Random(0)
+    ratios = sorted(ratio(draw.choices(rounds, k=len(rounds))) for _ in range(RESAMPLES))
+    return Ratio(ratio(rounds), ratios[int(0.025 * RESAMPLES)], ratios[int(0.975 * RESAMPLES) - 1])
+
+
 def median_interval(values: Sequence[float]) -> Ratio:
     """The median of the rounds, and its bootstrapped 95 % interval."""
     draw = random.Random(0)

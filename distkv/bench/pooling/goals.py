@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from distkv.bench.harness.alternate import Ratio, Samples, paired_ratio
+from distkv.bench.harness.alternate import Ratio, Samples, paired_ratio, pooled_ratio
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, judged
 from distkv.bench.pooling.contenders import BIG, OFF, POOLED, VLLM
-from distkv.bench.pooling.summary import GOODPUT, SHORT_HIGH, TOKENS, at
+from distkv.bench.pooling.summary import GOODPUT, SHORT_ROUNDS, TOKENS, at
 
 LEAST_VARIED, LEAST_ELSE, LEAST_LOWEST, LEAST_BIG, LEAST_OF_VLLM = 1.35, 1.0, 0.98, 1.0, 1.5
 MOST_SHORT = 1.1
@@ -19,7 +20,8 @@ MOST_SHORT = 1.1
 class Found(msgspec.Struct, frozen=True):
     """What was measured. rates: ascending. left_out: contenders that did not run, and why. varied: whether the trace is
     one of high variance. unheld: requests that no single pool holds. served: how many of those each contender served,
-    of how many that it was sent. saturated: whether the highest rate was more than any contender serves."""
+    of how many that it was sent. saturated: whether the highest rate was more than any contender serves. shorts_s:
+    times to first token of short requests, by contender, rate and round."""
 
     samples: Samples
     rates: Sequence[float]
@@ -28,6 +30,7 @@ class Found(msgspec.Struct, frozen=True):
     unheld: int
     served: Mapping[str, tuple[int, int]]
     saturated: bool
+    shorts_s: Mapping[str, Mapping[float, Sequence[Sequence[float]]]]
 
 
 def goals(found: Found, default: str) -> tuple[Goal, ...]:
@@ -43,7 +46,7 @@ def _of(policy: str, found: Found, default: str) -> Iterator[Goal]:
     yield _at_least(f"throughput at the lowest rate, {name} to {OFF}", found, policy, OFF, TOKENS, LEAST_LOWEST, lowest)
     yield _at_least(f"saturated throughput, {name} to one {BIG} instance", found, policy, BIG, TOKENS, LEAST_BIG)
     yield _at_least(f"goodput, {name} to instances of vLLM", found, policy, VLLM, GOODPUT, LEAST_OF_VLLM)
-    yield _short(f"{SHORT_HIGH}, {name} to {OFF}, at its worst rate", found, policy)
+    yield _short(f"{SHORT_ROUNDS}, {name} to {OFF}, at its worst rate", found, policy)
     yield _unheld(f"requests that no single instance holds are served, {name}", found, policy)
 
 
@@ -66,10 +69,11 @@ def _short(goal: str, found: Found, ours: str) -> Goal:
     target = f"at most {MOST_SHORT:g}"
     if absent := _absent(found, ours, OFF):
         return Goal(goal, target, "not measured", None, absent)
+    mine, other = (found.shorts_s.get(name, {}) for name in (ours, OFF))
     ratios = [
-        (ratio, rate)
+        (pooled_ratio(mine[rate], other[rate], p99), rate)
         for rate in found.rates
-        if (ratio := _ratio(_values(found, ours, SHORT_HIGH, rate), _values(found, OFF, SHORT_HIGH, rate))) is not None
+        if rate in mine and rate in other and all(map(len, (*mine[rate], *other[rate])))
     ]
     worst, rate = max(ratios, key=lambda one: one[0].value, default=(None, 0.0))
     return judged(f"{goal}, {rate:g}/s", worst, most=MOST_SHORT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -101,11 +102,11 @@ class Predictor:
                 if case in seen[0]:
                     found.setdefault(at(case, play.rate), []).append(statistics.median(one[case] for one in seen))
         for one in simulated:
-            by_rate: dict[float, list[float]] = {}
+            by_rate: dict[float, list[list[float]]] = {}
             for play, of_play in zip(plays, one, strict=True):
-                by_rate.setdefault(play.rate, []).extend(firsts_s(of_play, deadline_s))
-            for case, values in of_all_rounds(by_rate).items():
-                found.setdefault(case, []).append(values)
+                by_rate.setdefault(play.rate, []).append(firsts_s(of_play, deadline_s))
+            for case, high in of_all_rounds(FIRST_ROUNDS, by_rate).items():
+                found.setdefault(case, []).append(high)
         return found
 
     def _one_after_the_other(
@@ -128,9 +129,10 @@ class Predictor:
         return simulate(requests, spec).outcomes
 
 
-def of_all_rounds(firsts_s_by_rate: Mapping[float, Sequence[float]]) -> dict[str, float]:
-    """The p99 of times to first token at each rate, by its case."""
-    return {at(FIRST_ROUNDS, rate): p99(values) for rate, values in firsts_s_by_rate.items() if values}
+def of_all_rounds(case: str, firsts_s: Mapping[float, Sequence[Sequence[float]]]) -> dict[str, float]:
+    """The p99 of times to first token at each rate, by its case there. firsts_s: by rate and round."""
+    rates = {rate: list(chain.from_iterable(rounds)) for rate, rounds in firsts_s.items()}
+    return {at(case, rate): p99(values) for rate, values in rates.items() if values}
 
 
 def beside_control(profile: Profile, seconds: float) -> Profile:

@@ -7,21 +7,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 from distkv.bench.pooling.contenders import Contender
-from distkv.bench.pooling.summary import at, counted, firsts_s, summary
+from distkv.bench.pooling.summary import at, counted, firsts_s, shorts, summary
 from distkv.bench.workloads.replay import alone, replay
 from distkv.sim.outcome import Outcome, Unloaded
 from distkv.sim.trace import TraceRequest
 
 
 class Seen:
-    """A contender, and what was seen of it. firsts_s: times to first token of all rounds, by rate. served: of requests
-    that no pool holds, how many of how many."""
+    """A contender, and what was seen of it. firsts_s: times to first token, by rate and round; shorts_s: of short
+    requests. served: of requests that no pool holds, how many of how many."""
 
     def __init__(self, contender: Contender, vocab: int, deadline_s: float, pool: int) -> None:
         self._contender, self._vocab, self._deadline_s, self._pool = contender, vocab, deadline_s, pool
         self.counts: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self.firsts_s: dict[float, list[float]] = {}
+        self.firsts_s: dict[float, list[list[float]]] = {}
+        self.shorts_s: dict[float, list[list[float]]] = {}
         self.served = (0, 0)
 
     def alone(self, requests: Sequence[TraceRequest]) -> Unloaded:
@@ -49,7 +50,8 @@ class Seen:
         self.counts[f"{rate:g}/s"] = ", ".join(f"{name} {_number(count)}" for name, count in counts.items() if count)
         failed = Counter(one.failed for one in outcomes if one.failed)
         self.failed[f"{rate:g}/s"] = ", ".join(f"{count} {why}" for why, count in failed.items())
-        self.firsts_s.setdefault(rate, []).extend(firsts_s(outcomes, self._deadline_s))
+        for found_s, those in ((self.firsts_s, outcomes), (self.shorts_s, shorts(outcomes))):
+            found_s.setdefault(rate, []).append(firsts_s(those, self._deadline_s))
         unheld = [one for one in outcomes if one.request.num_tokens > self._pool]
         served, sent = self.served
         self.served = served + sum(not one.failed for one in unheld), sent + len(unheld)

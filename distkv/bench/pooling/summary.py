@@ -12,6 +12,7 @@ TOKENS, GOODPUT = "output tokens/s", "goodput"
 FIRST, FIRST_HIGH = "time to first token, median", "time to first token, p99"
 FIRST_ROUNDS = "time to first token of all rounds, p99"
 SHORT_HIGH = "time to first token of short requests, p99"
+SHORT_ROUNDS = "time to first token of short requests of all rounds, p99"
 EACH, EACH_HIGH = "time per token, median", "time per token, p99"
 REFUSED, LATE = "refused", "over the deadline"
 REMOTE, PREEMPTIONS = "remote share of attention", "preemptions"
@@ -22,6 +23,7 @@ UNITS: Mapping[str, str] = {
     FIRST_HIGH: "s",
     FIRST_ROUNDS: "s",
     SHORT_HIGH: "s",
+    SHORT_ROUNDS: "s",
     EACH: "ms",
     EACH_HIGH: "ms",
     REFUSED: "requests",
@@ -43,16 +45,14 @@ def unit(case: str) -> str:
 
 def summary(outcomes: Sequence[Outcome], unloaded: Unloaded, deadline_s: float) -> Iterator[tuple[str, float]]:
     """Rates are over the time from the first arrival to the last token. Times to first token are of all that were not
-    refused, the deadline where none came; times per token of those that ended. Short requests are those below the
-    median size."""
+    refused, the deadline where none came; times per token of those that ended."""
     ended = [one for one in outcomes if not one.failed]
     took_s = max((one.request.arrival_s + one.times_s[-1] for one in outcomes if one.times_s), default=deadline_s)
     yield TOKENS, sum(len(one.times_s) for one in ended) / took_s
     yield GOODPUT, sum(map(unloaded.serves, outcomes)) / took_s
     if firsts := firsts_s(outcomes, deadline_s):
         yield from zip((FIRST, FIRST_HIGH), (statistics.median(firsts), p99(firsts)), strict=True)
-    median = statistics.median(one.request.num_tokens for one in outcomes)
-    if short := firsts_s([one for one in outcomes if one.request.num_tokens < median], deadline_s):
+    if short := firsts_s(shorts(outcomes), deadline_s):
         yield SHORT_HIGH, p99(short)
     if each := [1e3 * one.per_token_s for one in ended if one.per_token_s]:
         yield from zip((EACH, EACH_HIGH), (statistics.median(each), p99(each)), strict=True)
@@ -67,6 +67,12 @@ def counted(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator
         yield REMOTE, found["remote_attended_tokens"] / found["attended_tokens"]
     if found:
         yield PREEMPTIONS, float(found["preemptions"])
+
+
+def shorts(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Of the requests below the median size."""
+    median = statistics.median(one.request.num_tokens for one in outcomes)
+    return [one for one in outcomes if one.request.num_tokens < median]
 
 
 def firsts_s(outcomes: Sequence[Outcome], deadline_s: float) -> list[float]:

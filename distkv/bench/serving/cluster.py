@@ -31,7 +31,7 @@ from distkv.bench.pooling.predicted import Play, Predictor, compared, of_all_rou
 from distkv.bench.pooling.predicted import goals as true_to_reality
 from distkv.bench.pooling.rates import Rates
 from distkv.bench.pooling.seen import Seen
-from distkv.bench.pooling.summary import TOKENS, at, unit
+from distkv.bench.pooling.summary import FIRST_ROUNDS, SHORT_ROUNDS, TOKENS, at, unit
 from distkv.bench.profiling import run as profiling
 from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, drawn_trace, pool_of, read_trace, varies_much
 from distkv.errors import ConfigError
@@ -159,7 +159,8 @@ def measure(
     unheld = sum(one > pool for one in lengths)
     samples = turns.samples
     for name, one in seen.items():
-        for case, first_s in of_all_rounds(one.firsts_s).items():
+        high = of_all_rounds(FIRST_ROUNDS, one.firsts_s) | of_all_rounds(SHORT_ROUNDS, one.shorts_s)
+        for case, first_s in high.items():
             samples.setdefault(case, {})[name] = [first_s]
     facts |= {
         "cores_used": ",".join(map(str, cores)),
@@ -182,7 +183,8 @@ def measure(
         "failed": {f"{name}, {rate}": text for name, one in seen.items() for rate, text in one.failed.items() if text},
     }
     served = {name: one.served for name, one in seen.items()}
-    found = Found(samples, plan.played, left_out, varies_much(played), unheld, served, plan.saturated)
+    shorts_s = {name: one.shorts_s for name, one in seen.items()}
+    found = Found(samples, plan.played, left_out, varies_much(played), unheld, served, plan.saturated, shorts_s)
     rows = results(samples, {case: unit(case) for case in samples})
     rows += results(
         {case: {f"{name}, simulated": values for name, values in found.items()} for case, found in predicted.items()},

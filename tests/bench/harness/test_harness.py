@@ -12,7 +12,7 @@ from rich.console import Console
 
 from distkv.bench.deciding import queue
 from distkv.bench.harness import command
-from distkv.bench.harness.alternate import Ratio, Samples, alternate, paired_ratio
+from distkv.bench.harness.alternate import Ratio, Samples, alternate, paired_ratio, pooled_ratio
 from distkv.bench.harness.command import Measured, benchmark, unit_of_name
 from distkv.bench.harness.kept import keep, keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
@@ -61,6 +61,13 @@ def test_a_ratio_and_its_interval():
     assert noisy == paired_ratio([1.0, 2.0, 4.0, 2.0], [1.0, 1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="zip"):
         paired_ratio([1.0], [])
+
+
+def test_rounds_of_few_values_count_together():
+    ours, theirs = [[1.0, 1.0, 9.0], [1.0, 1.0, 2.0]], [[1.0, 2.0, 1.0], [1.0, 3.0, 1.0]]
+    assert pooled_ratio(ours, theirs, max) == Ratio(3.0, 2 / 3, 4.5)
+    with pytest.raises(ValueError, match="zip"):
+        pooled_ratio(ours, theirs[:1], max)
 
 
 def test_results_are_medians_and_spread():
