@@ -121,7 +121,9 @@ class EngineSettings(Group, frozen=True, kw_only=True):
     block_size: Annotated[Annotated[int, Meta(ge=1, le=1024)], Meta(description="Tokens per rBlock.")] = 16
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=4096)] | None,
-        Meta(description="CPU threads of the engine; auto is one per core it may use."),
+        Meta(
+            description="CPU threads of the engine; auto is one per core it may use, fewer under a container's quota."
+        ),
     ] = None
     cpu_kernels: Annotated[
         CpuKernels,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from distkv.config.schema import InstanceConfig
 from distkv.config.values import check_cores_are_here, model_dir, parse_address
+from distkv.control_groups import usable_threads
 
 
 def resolve_auto(config: InstanceConfig) -> InstanceConfig:
@@ -21,7 +21,7 @@ def resolve_auto(config: InstanceConfig) -> InstanceConfig:
     engine = config.engine
     check_cores_are_here(engine.cores, key="cpu_affinity")
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
-    threads = engine.threads or len(engine.cores or os.sched_getaffinity(0))
+    threads = engine.threads or usable_threads(len(engine.cores))
     return replace(
         config,
         engine=replace(engine, model=str(model_dir(engine.model)), threads=threads),

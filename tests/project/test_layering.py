@@ -22,6 +22,7 @@ LEAVES = {
     "errors",
     "types",
     "config",
+    "control_groups",
     "clock",
     "log",
     "events",

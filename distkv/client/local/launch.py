@@ -13,6 +13,7 @@ from typing import Any
 import distkv
 from distkv.config import SECTIONS, Setting, build, nearest, parse_cores, settings_of, values_of
 from distkv.config.without_meaning import is_so_anyway
+from distkv.control_groups import usable_threads
 from distkv.errors import ConfigError
 from distkv.log.lines import PRIVATE_FIELDS
 
@@ -114,5 +115,5 @@ def shares_of_cores(affinity: object, instances: int) -> list[str | None]:
 
 
 def share_of_cpus(instances: int) -> int:
-    """CPU threads for each of several instances on this machine."""
-    return max(1, len(os.sched_getaffinity(0)) // instances)
+    """CPU threads for each of several instances here."""
+    return max(1, usable_threads() // instances)

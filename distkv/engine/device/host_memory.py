@@ -4,12 +4,14 @@ container. A group ends who takes more, however much the machine has."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-GROUPS = Path("/proc/self/cgroup")
-ROOT = Path("/sys/fs/cgroup")
+from distkv.control_groups import GROUPS, ROOT, levels
+
+_V2_NAMES = ("memory.max", "memory.current", "")
+_V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+"""What the limit and the use of a group are called, and how names of its files begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,11 @@ class HostMemory:
 
 
 def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
-    """As of now. groups, root: where the system says in which control groups this process is, and what they have."""
+    """As of now. groups, root: see `levels`."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     memory = HostMemory(os.sysconf("SC_PHYS_PAGES") * page_bytes, os.sysconf("SC_AVPHYS_PAGES") * page_bytes)
-    for place, limit, used, kept in _levels(groups, root):
+    for place, is_v2 in levels("memory", groups, root):
+        limit, used, kept = _V2_NAMES if is_v2 else _V1_NAMES
         try:
             limit_bytes, used_bytes = int((place / limit).read_text()), int((place / used).read_text())
             free_bytes = max(0, limit_bytes - used_bytes + _kept_bytes(place / "memory.stat", kept))
@@ -32,26 +35,6 @@ def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
             continue
         memory = HostMemory(min(memory.all_bytes, limit_bytes), min(memory.free_bytes, free_bytes))
     return memory
-
-
-def _levels(groups: Path, root: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Each group and those around it, and what its limit, its use and its files are called there; within a container
-    the outer ones are not seen, and the root is its own."""
-    try:
-        lines = groups.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            names, start = ("memory.max", "memory.current", ""), root
-        elif "memory" in controllers.split(","):
-            names, start = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"), root / "memory"
-        else:
-            continue
-        inner = PurePosixPath(path.lstrip("/"))
-        for level in (inner, *inner.parents):
-            yield start / level, *names
 
 
 def _kept_bytes(stat: Path, prefix: str) -> int:
