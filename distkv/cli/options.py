@@ -24,6 +24,7 @@ from distkv.config import (
     Settings,
     build,
     check_environment,
+    is_of_kubernetes,
     load_file,
     settings_of,
 )
@@ -114,6 +115,14 @@ def print_config_option() -> click.Option:
     )
 
 
+class SettingOption(click.Option):
+    """One whose environment variable does not count where Kubernetes made it."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        made = is_of_kubernetes(str(self.envvar), os.environ)
+        return None if made else super().resolve_envvar_value(ctx)
+
+
 class SecretOption(click.Option):
     """One whose environment variable counts where it is empty, too: nobody serves without a key unawares because
     another variable, which should have held it, was not set."""
@@ -143,7 +152,7 @@ def setting_option(
         shown = False
     elif isinstance(setting.default, tuple):
         shown = ",".join(setting.default)
-    kind = SecretOption if setting.name in PRIVATE_FIELDS else click.Option
+    kind = SecretOption if setting.name in PRIVATE_FIELDS else SettingOption
     return kind(
         [*(flags or [setting.flag]), setting.name],
         type=SettingType(setting),

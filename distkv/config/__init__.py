@@ -15,7 +15,15 @@ from distkv.config.groups import (
 from distkv.config.nearest import nearest
 from distkv.config.resolving import resolve_auto
 from distkv.config.schema import MASKED, GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
-from distkv.config.sources import SECTIONS, TABLES, build, check_environment, load_file, load_table
+from distkv.config.sources import (
+    SECTIONS,
+    TABLES,
+    build,
+    check_environment,
+    is_of_kubernetes,
+    load_file,
+    load_table,
+)
 from distkv.config.table import ENV_PREFIX, Setting, settings_of, values_of
 from distkv.config.values import (
     DEFAULT_GMANAGER,
@@ -51,6 +59,7 @@ __all__ = [
     "check_bind",
     "check_cores_are_here",
     "check_environment",
+    "is_of_kubernetes",
     "load_file",
     "load_table",
     "model_dir",

@@ -102,6 +102,13 @@ def check_environment(environ: Mapping[str, str]) -> None:
                 raise ConfigError(name, "unknown setting in the environment", f"did you mean {close[0]}?")
 
 
+def is_of_kubernetes(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether a variable such as DISTKV_PORT is no setting: beside a service named distkv every container has one, with
+    the address of that service."""
+    service = name.removesuffix("_PORT")
+    return service != name and f"{service}_SERVICE_HOST" in environ and "://" in environ.get(name, "")
+
+
 def build(schema: type[S], values: Mapping[str, Any]) -> S:
     """A config from checked values. Raises ConfigError when one is missing, unknown, or two contradict each other."""
     settings = settings_of(schema)

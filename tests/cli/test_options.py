@@ -102,6 +102,18 @@ def test_mistakes_are_one_sentence_and_exit_code_2(instance, args, told, capsys)
     assert err.startswith("error: ") and "Traceback" not in err and len(err.splitlines()) <= 2
 
 
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting(instance, monkeypatch, capsys):
+    monkeypatch.setenv("DISTKV_PORT", "tcp://10.0.0.1:7070")
+    assert instance("--model", "m") == 2, "somebody set that, and it is no port"
+    assert "got 'tcp://10.0.0.1:7070' from environment (DISTKV_PORT)" in capsys.readouterr().err
+    monkeypatch.setenv("DISTKV_SERVICE_HOST", "10.0.0.1")
+    assert instance("--model", "m") == 0
+    assert instance.config.port == 0
+    monkeypatch.setenv("DISTKV_PORT", "7171")
+    assert instance("--model", "m") == 0
+    assert instance.config.port == 7171
+
+
 def test_mistakes_in_the_environment_name_the_variable(instance, monkeypatch, capsys):
     monkeypatch.setenv("DISTKV_THREADS", "x")
     assert instance("--model", "m") == 2

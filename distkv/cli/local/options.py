@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from distkv.cli.local.wanted import CHOSEN
-from distkv.cli.options import config_option, print_config_option, setting_option
+from distkv.cli.options import SettingOption, config_option, print_config_option, setting_option
 from distkv.client.local.cluster_settings import DRAIN_WAIT_S
 from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, InstanceConfig, UpConfig, load_file, settings_of
 
@@ -72,7 +72,7 @@ def _set_by_up() -> dict[str, click.Option]:
 
 
 def _port_option(flag: str, name: str, default: int, help: str) -> click.Option:
-    return click.Option(
+    return SettingOption(
         [flag, name],
         type=click.IntRange(0, 65535),
         default=default,
