@@ -77,7 +77,8 @@ def stages_of(device: str) -> tuple[Stage, ...]:
             has_lines=True,
         ),
         Stage("step 1b", (*step, "--model", "1b"), 90),
-        Stage("step 8b", (*step, "--model", "8b"), 120),
+        Stage("step 8b", (*step, "--model", "8b"), 90),
+        Stage("linear layers", (*bench, "linear", *here, "--rounds", "3", "--models", "1b,8b"), 30),
         Stage("attention", (*bench, "attention", *here, "--rounds", "3", "--shapes", MEASURED), 150),
         Stage(
             "tuning",
