@@ -42,7 +42,7 @@ def usable_threads(cores: int = 0, groups: Path = GROUPS, root: Path = ROOT) -> 
             else:
                 quota, period = ((place / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
             share = int(quota) / int(period)
-        except (OSError, ValueError):  # none, or "max"
+        except (OSError, ValueError, ZeroDivisionError):  # none, or "max"
             continue
         if share > 0:  # a quota of -1 is none
             found = min(found, share)

@@ -55,6 +55,7 @@ def test_version_1_and_the_root_that_a_container_sees(tmp_path: Path) -> None:
     assert threads(tmp_path, "4:cpu,cpuacct:/docker/unseen\n0::/\n") == 8
 
 
-def test_what_is_no_number_limits_nothing(tmp_path: Path) -> None:
-    put(tmp_path / "a", max="no number")
+@pytest.mark.parametrize("content", ["no number", "100000 0", ""])
+def test_what_is_no_quota_limits_nothing(tmp_path: Path, content: str) -> None:
+    put(tmp_path / "a", max=content)
     assert threads(tmp_path, "0::/a\n") == 8

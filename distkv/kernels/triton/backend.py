@@ -142,7 +142,7 @@ class TritonBackend(Backend):
         return TritonLinear(weight, bias)
 
     def linear_name(self, dtype: torch.dtype) -> str:
-        """See Backend: of more than one row."""
+        """See Backend: of more than a few rows."""
         return "cublas" if torch.cuda.is_available() else "torch"
 
     def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
