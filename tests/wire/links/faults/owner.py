@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -109,16 +110,26 @@ class Owner:
 
 
 @contextlib.contextmanager
-def running(
-    transport: str, address: str = "127.0.0.1:0", incarnation: int = 1, within: Sequence[str] = ()
-) -> Iterator[Owner]:
-    """An owner; it is killed at the end. within: a command that starts the one after it somewhere."""
-    command = [*within, sys.executable, "-m", __name__, transport, address, str(incarnation)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+def running(transport: str, address: str = "", incarnation: int = 1, within: Sequence[str] = ()) -> Iterator[Owner]:
+    """An owner; it is killed at the end. address: where it listens, on loopback if empty. within: a command that starts
+    the one after it somewhere."""
+    with contextlib.ExitStack() as stack:
+        address = address or stack.enter_context(_kept_address())
+        command = [*within, sys.executable, "-m", __name__, transport, address, str(incarnation)]
+        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
         try:
             yield Owner(transport, process, incarnation)
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def _kept_address() -> Iterator[str]:
+    """One that listeners have one after another, and nobody takes in between, as other tests would."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{keeper.getsockname()[1]}"
 
 
 if __name__ == "__main__":
