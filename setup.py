@@ -37,6 +37,7 @@ LEVEL_FLAGS = {
     "avx2": AVX2_FLAGS,
     "avx512": AVX512_FLAGS,
     "avx512bf16": [*AVX512_FLAGS, "-mavx512bf16"],
+    "amx": [*AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
 }
 """By the name of the source, weakest first: of a template that several levels instantiate the linker keeps the first
 copy, which then runs everywhere."""

@@ -26,7 +26,7 @@ PLANNED_POLICIES: Set[PolicyName] = frozenset({"greedy", "even"})
 """By which a gManager plans where blocks should lie, from profiles."""
 DispatchName = Literal["predicted", "least-loaded", "random"]
 AttentionBackend = Literal["auto", "triton", "flashinfer", "fa3"]
-CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
+CpuKernels = Literal["auto", "amx", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_BYTES = 1024

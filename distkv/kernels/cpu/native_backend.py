@@ -20,7 +20,7 @@ from distkv.kernels.cpu.exchange import NativeExchanges
 from distkv.kernels.cpu.huge_pages import HugePages
 from distkv.kernels.cpu.layer.layer_tail import NativeLayerTail
 from distkv.kernels.cpu.layer.layers import NativeLayers
-from distkv.kernels.cpu.layer.linear import NativeLinear, OneDnnLinear, linear_kind
+from distkv.kernels.cpu.layer.linear import NativeLinear
 from distkv.kernels.cpu.layer.ops import NativeOps
 from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.layer.layer_tail import LayerTail, LayerTailWeights
@@ -127,13 +127,11 @@ class NativeBackend(Backend):
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """See Backend."""
-        if linear_kind(self.name, weight.dtype) == "onednn":
-            return OneDnnLinear(weight, bias)
         return NativeLinear(self._native, weight, bias, self._weights)
 
     def linear_name(self, dtype: torch.dtype) -> str:
         """See Backend."""
-        return linear_kind(self.name, dtype)
+        return "native"
 
     def layer_tail(self, weights: LayerTailWeights) -> LayerTail:
         """See Backend. One call where all its linear layers are the native library's."""

@@ -19,7 +19,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def tolerance(backend: Backend, dtype: torch.dtype) -> float:
     """Backends compute in float32 from inputs the reference reads exactly, so the storage type adds no error; but GPUs,
     and CPUs with products of bfloat16 pairs, multiply values by weights of 16 bits."""
-    rounds_weights = {"triton": dtype != torch.float32, "avx512bf16": dtype == torch.bfloat16}
+    pairs = dtype == torch.bfloat16
+    rounds_weights = {"triton": dtype != torch.float32, "avx512bf16": pairs, "amx": pairs}
     return 5e-3 if rounds_weights.get(backend.name, False) else 2e-6
 
 

@@ -14,7 +14,7 @@ from distkv.kernels.cpu.calls import functions
 PATH = Path(__file__).parents[1] / "_native.so"
 ABI = 4
 """The number in native/abi.h that goes with the signatures in `functions`."""
-LEVELS = ("avx512bf16", "avx512", "avx2", "portable")
+LEVELS = ("amx", "avx512bf16", "avx512", "avx2", "portable")
 """Best first. In the library's own order, which is the reverse, each has a bit in `machine_levels`."""
 REBUILD = "install distkv again, or run: python setup.py build_ext --inplace"
 

@@ -90,6 +90,20 @@ inline BlockRange blocks_seen(const AttendCall& call, const AttendSeq& seq, int6
     return {first, std::max(first, end)};
 }
 
+// Queries of pairs are not scaled, for that would round them again: their scores are, with ALiBi or, without, as they become
+// weights. This is what is left to scale them by then.
+template <class S>
+float late_scale(const AttendCall& call) {
+    return is_dot<S> && call.alibi == nullptr ? call.scale : 1.0f;
+}
+
+// The scores of a block's keys, the first of them `ahead` of the query.
+template <class S>
+void add_alibi(const AttendCall& call, float* scores, float slope, int64_t ahead) {
+    const float scale = is_dot<S> ? call.scale : 1.0f;
+    for (int i = 0; i < call.block_tokens; ++i) scores[i] = scale * scores[i] + slope * static_cast<float>(ahead + i);
+}
+
 // One piece of work: queries [row, row + rows) and KV heads [head, head + heads) over some blocks of a sequence. out
 // and lse are where row 0 of the queries would have its partial.
 struct AttendItem {

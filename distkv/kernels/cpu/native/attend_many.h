@@ -10,16 +10,18 @@
 
 namespace {
 
-constexpr int MANY_ROWS = 12 * MAX_ROWS;  // query rows (query × head of the group) of an item
-constexpr int MANY_TILE = 128;            // keys of a tile, unless a block is larger
-
 constexpr int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
 template <class S>
 class ManyRows {
     static constexpr int STEPS = is_dot<S> ? S::steps : 1;  // of what a place of a panel or row holds
 
+    static constexpr int TILE_KEYS = is_tiled<S> ? 256 : 128;  // of a tile, unless a block is larger
+
   public:
+    // Query rows (query × head of the group) of an item: the more, the fewer tiles are unpacked, and the longer it takes.
+    static constexpr int MOST_ROWS = is_tiled<S> ? 8 * BLOCK_ROWS : 12 * MAX_ROWS;
+
     static bool fits(const AttendCall& call) {
         return !is_dot<S> || (call.pair == S::steps && call.block_tokens % W == 0 && call.dim % W == 0);
     }
@@ -31,7 +33,7 @@ class ManyRows {
         group_ = call.group();
         rows_ = item.rows * group_;
         dim_ = round_up(call.dim, PANEL);
-        blocks_ = std::max(1, MANY_TILE / call.block_tokens);
+        blocks_ = std::max(1, TILE_KEYS / call.block_tokens);
         tokens_ = blocks_ * call.block_tokens;
         lanes_ = round_up(tokens_, PANEL);
         scratch.begin(size_t(rows_) * (dim_ * 2 + lanes_ + 2) + size_t(lanes_) * call.dim + size_t(tokens_) * dim_);
@@ -80,13 +82,9 @@ class ManyRows {
         const bool all = call_.alibi == nullptr && all_seen(block, count);
         for (int r = 0; r < rows_; ++r) {
             float* const row = scores_ + size_t(r) * lanes_;
-            if (is_dot<S>) {
-                for (int i = 0; i < tokens; ++i) row[i] *= call_.scale;
-            }
             if (!all) mask(row, block, count, head, r);
             for (int i = tokens; i < lanes; ++i) row[i] = NOTHING;
-            add_scores(row, lanes, states_[r], sums_ + size_t(r) * dim_, dim_);
-            if (is_dot<S>) to_pairs(row, lanes);
+            add_scores<S>(row, lanes, late_scale<S>(call_), states_[r], sums_ + size_t(r) * dim_, dim_);
         }
         for (int d = 0; d < dim_; d += PANEL) {
             const Following<2> values{reinterpret_cast<const char*>(place(v_, tokens_, d, 0)), tokens / STEPS};
@@ -108,7 +106,7 @@ class ManyRows {
             const int64_t start = item_.seq->positions[block + b];
             if (call_.alibi != nullptr) {
                 const float slope = call_.alibi[head * group_ + r % group_];
-                for (int i = 0; i < call_.block_tokens; ++i) row[i] += slope * static_cast<float>(start + i - position);
+                add_alibi<S>(call_, row, slope, start - position);
             }
             const Seen keys = seen(call_, *item_.seq, start, position);
             if (!keys.all(call_.block_tokens)) keep_only(row, call_.block_tokens, keys.first, keys.end);

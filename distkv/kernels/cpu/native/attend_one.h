@@ -94,8 +94,8 @@ class OneRow {
                 const int keys = count * call_.block_tokens;
                 for (int r = 0; r < group_; ++r) {
                     float* const row = scores_ + r * stride_;
-                    add_scores(row, keys, states_[first_row + r], sums_ + size_t(first_row + r) * call_.dim, call_.dim);
-                    if (is_dot<S>) to_pairs(row, keys);
+                    float* const sums = sums_ + size_t(first_row + r) * call_.dim;
+                    add_scores<S>(row, keys, late_scale<S>(call_), states_[first_row + r], sums, call_.dim);
                 }
                 values(block, count, head);
             }
@@ -123,12 +123,8 @@ class OneRow {
             const Seen keys = seen(call_, *item_.seq, start, position_);
             for (int r = 0; r < group_; ++r) {
                 float* const row = scores_ + r * stride_ + b * tokens;
-                if (is_dot<S>) {
-                    for (int i = 0; i < tokens; ++i) row[i] *= call_.scale;
-                }
                 if (call_.alibi != nullptr) {
-                    const float slope = call_.alibi[(item_.head + head) * group_ + r];
-                    for (int i = 0; i < tokens; ++i) row[i] += slope * static_cast<float>(start + i - position_);
+                    add_alibi<S>(call_, row, call_.alibi[(item_.head + head) * group_ + r], start - position_);
                 }
                 if (!keys.all(tokens)) keep_only(row, tokens, keys.first, keys.end);
             }

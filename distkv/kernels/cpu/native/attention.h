@@ -57,7 +57,7 @@ class Plan {
   private:
     bool one_row(const AttendSeq& seq) const { return seq.num_rows == 1 && One::fits(call_); }
 
-    int rows_at_once() const { return std::max(1, MANY_ROWS / call_.group()); }
+    int rows_at_once() const { return std::max(1, Many::MOST_ROWS / call_.group()); }
 
     int64_t pieces_of_rows(const AttendSeq& seq) const {
         if (one_row(seq)) return 1;

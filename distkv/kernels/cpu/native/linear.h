@@ -23,6 +23,7 @@ constexpr int WHOLE_ROWS = MAX_ROWS * PANEL / LANES;  // rows whose sums with al
 constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not pay to unpack half floats first
 constexpr int CHUNK_BYTES = 16384;                    // of a panel: half of the nearest cache, beside what is fetched
 constexpr int FEW_CHUNK_BYTES = 8192;                 // the same if they pass twice: so memory is asked sooner
+constexpr int FEW_TILED_CHUNK_BYTES = 131072;         // and by tiles, whose sums are dearer to load than a chunk to fetch
 constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
 constexpr ptrdiff_t AHEAD = 8192;                     // bytes from what is read to what is fetched
 
@@ -64,6 +65,9 @@ struct Linear {
     typedef WithDot<S> Product;
     static constexpr size_t LOAD_BYTES = LANES * sizeof(Stored) * S::steps;
     static constexpr int FLOATS = is_dot<Product> ? 1 : S::steps;  // of a row beside each load
+    static constexpr int AT_ONCE = rows_at_once<Product>;
+    static constexpr int ONCE = is_tiled<Product> ? AT_ONCE : WHOLE_ROWS;  // rows that pass a panel once
+    static constexpr int FEW_CHUNK = is_tiled<Product> ? FEW_TILED_CHUNK_BYTES : FEW_CHUNK_BYTES;
 
     const Stored* x;
     size_t x_stride;
@@ -96,7 +100,7 @@ struct Linear {
         wide_rows.begin(wide_floats);
         float* const wide = wide_rows.floats(wide_floats);
         const int fair = panels() / (4 * distkv_num_threads());  // panels of a piece, if each thread gets four pieces
-        const int group = rows <= MAX_ROWS || fair < 1 ? 1 : smaller(GROUP, fair);
+        const int group = rows <= AT_ONCE || fair < 1 ? 1 : smaller(GROUP, fair);
         for (int first = 0; first < rows; first += ROW_BLOCK) {
             const int count = smaller(ROW_BLOCK, rows - first);
             parallel((count + 15) / 16, false, [&](int i) {
@@ -114,8 +118,8 @@ struct Linear {
         scratch.begin(CHUNK_BYTES + num_sums);
         float* const unpacked = scratch.floats(CHUNK_BYTES);
         float* const sums = scratch.floats(num_sums);
-        const int chunk = count <= WHOLE_ROWS ? loads()  // they pass once
-                                              : (count <= MAX_ROWS ? FEW_CHUNK_BYTES : CHUNK_BYTES) / LOAD_BYTES;
+        const bool are_few = count <= (is_tiled<Product> ? 2 * AT_ONCE : MAX_ROWS);  // they pass twice
+        const int chunk = count <= ONCE ? loads() : (are_few ? FEW_CHUNK : CHUNK_BYTES) / LOAD_BYTES;
         for (int start = 0; start < loads(); start += chunk) {
             const int some = smaller(chunk, loads() - start);
             for (int p = first_panel; p < end_panel; ++p) {
@@ -134,7 +138,7 @@ struct Linear {
     void multiply_chunk(const float* wide, int count, const char* b, int some, float* sums, bool add, float* unpacked,
                         const char* next) const {
         const size_t stride = wide_stride();
-        if (count <= WHOLE_ROWS) {
+        if (!is_tiled<Product> && count <= WHOLE_ROWS) {
             constexpr int N = LANES / W;
             Anywhere<N> lanes{{}, {}, some};  // not Following: one row takes a tenth longer by one pointer with 16 registers
             for (int n = 0; n < N; ++n) lanes.b[n] = b + n * W * 4, lanes.ahead[n] = AHEAD;
@@ -142,9 +146,9 @@ struct Linear {
             return;
         }
         // Each pass over the chunk fetches its part of the next one, so that memory is busy all the time.
-        const ptrdiff_t passes = (count + MAX_ROWS - 1) / MAX_ROWS * (LANES / PANEL);
+        const ptrdiff_t passes = (count + AT_ONCE - 1) / AT_ONCE * (LANES / PANEL);
         for (int lane = 0; lane < LANES; lane += PANEL, b += PANEL * 4) {
-            const char* const ahead = next + some * LOAD_BYTES * lane / LANES;
+            const char* const ahead = count <= ONCE ? b + AHEAD : next + some * LOAD_BYTES * lane / LANES;
             if (std::is_same<S, F16>::value && count > FEW_ROWS) {
                 unpack(b, some, unpacked);
                 const Following<2> lanes{reinterpret_cast<const char*>(unpacked), some * S::steps, ahead,

@@ -2,6 +2,30 @@
 
 #include "abi.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+// Whether this process may use tiles of bfloat16 (AMX): Linux saves their 8 KiB for who has asked.
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr long REQUEST_STATE = 0x1023, TILE_DATA = 18;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
+    return has && syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
 // A bit per level, in the order of dispatch.py. The builtins also ask whether the system saves the registers.
 DISTKV_EXPORT unsigned distkv_machine_levels() {
     unsigned levels = 1;
@@ -12,7 +36,9 @@ DISTKV_EXPORT unsigned distkv_machine_levels() {
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     levels |= avx2 ? 2 : 0;
     levels |= avx512 ? 4 : 0;
-    levels |= avx512 && __builtin_cpu_supports("avx512bf16") ? 8 : 0;
+    const bool pairs = avx512 && __builtin_cpu_supports("avx512bf16");
+    levels |= pairs ? 8 : 0;
+    levels |= pairs && may_use_tiles() ? 16 : 0;
 #endif
     return levels;
 }

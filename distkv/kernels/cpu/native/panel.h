@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "simd.h"
+#include "tiles.h"
 
 namespace {
 
@@ -171,11 +172,32 @@ inline void panel_rows(int rows, const float* a, size_t a_stride, const Lanes<N>
     panels[rows - 1](a, a_stride, lanes, count, b_bytes, c, c_stride, add);
 }
 
+// Whether a level multiplies S by tiles.
+#if defined(DISTKV_TILES)
+static_assert(PANEL == 2 * TILE_LANES);
+template <class S>
+constexpr bool is_tiled = is_dot<S>;
+#else
+constexpr int BLOCK_ROWS = 0;
+template <class S>
+constexpr bool is_tiled = false;
+#endif
+
+// Rows that a panel_product computes side by side.
+template <class S>
+constexpr int rows_at_once = is_tiled<S> ? BLOCK_ROWS : MAX_ROWS;
+
 // rows × PANEL lanes for any number of rows, in blocks of much the same height, each of which fetches its part of what is
 // ahead.
 template <class S>
 inline void panel_product(int rows, const float* a, size_t a_stride, Following<2> lanes, size_t b_bytes, float* c,
                           size_t c_stride, bool add) {
+#if defined(DISTKV_TILES)
+    if constexpr (is_tiled<S>) {
+        tile_product(rows, a, a_stride, lanes.b, lanes.loads, b_bytes, lanes.ahead, lanes.ahead_step, c, c_stride, add);
+        return;
+    }
+#endif
     const int blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int block = 0; block < blocks; ++block, lanes.ahead += lanes.loads * lanes.ahead_step) {
         const int r = rows * block / blocks, end = rows * (block + 1) / blocks;

@@ -1,0 +1,2 @@
+#define DISTKV_LEVEL amx
+#include "kernels.h"
