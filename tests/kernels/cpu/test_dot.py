@@ -1,4 +1,4 @@
-"""Templates for machines with products of bfloat16 pairs, or of tiles, with these written out in ordinary instructions."""
+"""Templates for machines with products of bfloat16 pairs, or of tiles, with those in ordinary instructions."""
 
 from __future__ import annotations
 
