@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attend.h"
+#include "attend_tiles.h"
 #include "panel.h"
 #include "scratch.h"
 #include "softmax.h"
@@ -67,7 +68,8 @@ class OneRow {
 
     OneRow(const AttendCall& call, const AttendItem& item) : call_(call), item_(item) {
         group_ = call.group();
-        blocks_ = std::max(1, std::min(ONE_TILE, TILE_NUMBERS / call.dim) / call.block_tokens);
+        const int numbers = by_tiles() ? 2 * TILE_NUMBERS : TILE_NUMBERS;  // tiles are fetched no nearer than the next cache
+        blocks_ = std::max(1, std::min(ONE_TILE, numbers / call.dim) / call.block_tokens);
         stride_ = blocks_ * call.block_tokens;
         const int rows = item.heads * group_;
         scratch.begin(size_t(rows) * call.dim * 2 + size_t(group_) * stride_ + size_t(rows) * 2);
@@ -86,6 +88,9 @@ class OneRow {
     }
 
     void run() {
+        if constexpr (is_tiled<S>) {
+            if (by_tiles()) AttentionTiles<S>::shape(group_);
+        }
         for (int64_t block = item_.blocks.first; block < item_.blocks.end; block += blocks_) {
             const int count = static_cast<int>(std::min<int64_t>(blocks_, item_.blocks.end - block));
             for (int head = 0; head < item_.heads; ++head) {
@@ -100,6 +105,9 @@ class OneRow {
                 values(block, count, head);
             }
         }
+        if constexpr (is_tiled<S>) {
+            if (by_tiles()) AttentionTiles<S>::release();
+        }
         for (int r = 0; r < item_.heads * group_; ++r) {
             const size_t at = size_t(item_.row) * call_.heads + item_.head * group_ + r;
             finish_row(states_[r], sums_ + size_t(r) * call_.dim, call_.dim, item_.out + at * call_.dim, item_.lse + at);
@@ -107,6 +115,12 @@ class OneRow {
     }
 
   private:
+    // Whether several heads share keys, whose products vectors take longer for, and tiles are as the blocks are.
+    bool by_tiles() const {
+        return is_tiled<S> && group_ > 1 && group_ <= MAX_ROWS && call_.dim % (2 * W) == 0 && call_.dim % 32 == 0 &&
+               call_.block_tokens % 16 == 0;
+    }
+
     void scores(int64_t block, int count, int head) {
         const int tokens = call_.block_tokens;
         for (int r = 0; r < group_; r += MAX_ROWS) {
@@ -143,6 +157,13 @@ class OneRow {
             lanes.ahead[n] = fetch ? call_.v_block(slot, item_.head + head) - k : 0;
         }
         lanes.loads = call_.dim / S::steps;
+        if constexpr (is_tiled<S>) {
+            if (by_tiles()) {
+                AttentionTiles<S>::template scores<N>(q, call_.dim, lanes.b, lanes.ahead, call_.block_tokens, to + at * W,
+                                                      stride_);
+                return;
+            }
+        }
         panel_rows<S, N>(rows, q, call_.dim, &lanes, 1, size_t(call_.block_tokens) * 4, to + at * W, stride_, false);
     }
 
@@ -159,6 +180,12 @@ class OneRow {
             tile.count = b + 1;
         }
         if (tile.count == 0) return;
+        if constexpr (is_tiled<S>) {
+            if (by_tiles()) {
+                values_by_tiles(tile, sums_ + size_t(head) * group_ * call_.dim);
+                return;
+            }
+        }
         for (int r = 0; r < group_; r += MAX_ROWS) {
             const int rows = std::min(MAX_ROWS, group_ - r);
             const float* const weights = scores_ + r * stride_;
@@ -174,6 +201,21 @@ class OneRow {
                 add_values<S, 2>(rows, weights, stride_, tile, call_.dim, d, sums);
             }
             if (d < call_.dim) add_values<S, 1>(rows, weights, stride_, tile, call_.dim, d, sums);
+        }
+    }
+
+    // The last block may have values that do not exist: these must not be multiplied, not even by 0.
+    void values_by_tiles(const TileValues& tile, float* sums) {
+        const int tokens = call_.block_tokens, last = tile.count - 1;
+        const bool is_cut = tile.tokens[last] < tokens;
+        for (int d = 0; d < call_.dim; d += 2 * W) {
+            AttentionTiles<S>::values(scores_, stride_, tile.v, tile.ahead, tile.count - is_cut, tokens, d, call_.dim, sums + d);
+        }
+        if (!is_cut) return;
+        TileValues rest;
+        rest.v[0] = tile.v[last], rest.ahead[0] = tile.ahead[last], rest.tokens[0] = tile.tokens[last], rest.count = 1;
+        for (int d = 0; d < call_.dim; d += 2 * W) {
+            add_values<S, 2>(group_, scores_ + last * tokens / S::steps, stride_, rest, call_.dim, d, sums);
         }
     }
 

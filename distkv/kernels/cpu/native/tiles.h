@@ -1,8 +1,7 @@
 // Products of tiles of bfloat16 (AMX): up to 16 rows of 32 numbers times 32 rows of 16, in one instruction.
 //
-// Eight registers hold a tile each. Here two are of rows of the left side, two of the right side's lanes, four of sums:
-// sums (i, j) are register 2 i + j, left i is 4 + i, right j is 6 + j. The right side is stored by pairs, 16 of them and
-// a vector of lanes a tile, as panels and the blocks of a pool are.
+// Eight registers hold a tile each. The right side is stored by pairs, 16 of them and a vector of lanes a tile, as panels
+// and the blocks of a pool are.
 
 #pragma once
 
@@ -20,23 +19,12 @@ constexpr int TILE_ROWS = 16, TILE_PAIRS = 16, TILE_LANES = W;
 constexpr int BLOCK_ROWS = 2 * TILE_ROWS;  // that are computed side by side
 constexpr int PAIRS_BYTES = TILE_PAIRS * 4, LANES_BYTES = TILE_LANES * 4;  // of a row of the left side, of the others
 
-// For how many rows the two tiles of the left side are, the second maybe none, and how many pairs are multiplied at once.
+// Rows of each of the eight tiles and bytes of each row; nothing is what is not set.
 struct alignas(64) TileShape {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
 
-    TileShape(int first, int second, int pairs) {
-        for (int i = 0; i < 2; ++i) {
-            const int count = i == 0 ? first : second;
-            set(2 * i, count, LANES_BYTES);
-            set(2 * i + 1, count, LANES_BYTES);
-            set(4 + i, count, pairs * 4);
-            set(6 + i, pairs, LANES_BYTES);
-        }
-    }
-
-  private:
     void set(int tile, int count, int bytes) {
         rows[tile] = static_cast<uint8_t>(count);
         row_bytes[tile] = static_cast<uint16_t>(count > 0 ? bytes : 0);
@@ -70,7 +58,7 @@ DISTKV_INLINE void add_tiles() {
 // The same in ordinary code, for tests on machines without them.
 struct Tiles {
     static constexpr int ROW = 64;
-    TileShape shape{0, 0, 0};
+    TileShape shape;
     char numbers[8][TILE_ROWS * ROW];
 };
 thread_local Tiles tiles;
@@ -79,7 +67,7 @@ inline void shape_tiles(const TileShape& shape) {
     tiles.shape = shape;
     std::memset(tiles.numbers, 0, sizeof tiles.numbers);
 }
-inline void release_tiles() { shape_tiles({0, 0, 0}); }
+inline void release_tiles() { shape_tiles({}); }
 template <int T>
 void clear_tile() {
     std::memset(tiles.numbers[T], 0, sizeof tiles.numbers[T]);
@@ -116,6 +104,19 @@ void add_tiles() {
 }
 
 #endif
+
+// Of a product: sums (i, j) are tile 2 i + j, rows i of the left side 4 + i, vector j of the right side 6 + j.
+inline TileShape product_shape(int first, int second, int pairs) {
+    TileShape shape;
+    for (int i = 0; i < 2; ++i) {
+        const int rows = i == 0 ? first : second;
+        shape.set(2 * i, rows, LANES_BYTES);
+        shape.set(2 * i + 1, rows, LANES_BYTES);
+        shape.set(4 + i, rows, pairs * 4);
+        shape.set(6 + i, pairs, LANES_BYTES);
+    }
+    return shape;
+}
 
 // `steps` times `pairs` pairs of up to two tiles of rows, TWO or not, times two vectors of lanes; see tile_product.
 template <bool TWO>
@@ -166,7 +167,7 @@ inline void tile_product(int rows, const float* a, size_t a_stride, const char* 
         int shaped = 0;  // rows that the tiles are for
         for (int row = 0; row < rows; row += BLOCK_ROWS) {
             const int count = rows - row < BLOCK_ROWS ? rows - row : BLOCK_ROWS, first = count < TILE_ROWS ? count : TILE_ROWS;
-            if (count != shaped) shape_tiles({first, count - first, pairs});
+            if (count != shaped) shape_tiles(product_shape(first, count - first, pairs));
             shaped = count;
             const auto work = count > first ? &tile_steps<true> : &tile_steps<false>;
             work(reinterpret_cast<const char*>(a + row * a_stride + load), a_bytes, b + load * b_bytes, b_bytes, pairs,
