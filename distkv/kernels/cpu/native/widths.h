@@ -85,11 +85,17 @@ namespace {
 
 using WorkOnLanes = void (*)(char* const*, const char* const*, const char* const*, int64_t, uint64_t*);
 
-// In the widest vectors of this processor, which has the narrow ones.
+// In the widest vectors of this processor, which has the narrow ones. AMD's fetch what is read once past the farther caches;
+// Intel's would fetch a third as much in the same time that way.
 template <Write write, bool has_sums>
 WorkOnLanes work_on_lanes() {
-    return __builtin_cpu_supports("avx512f") ? avx512::work_on_lanes<write, has_sums>
-                                             : avx2::work_on_lanes<write, has_sums>;
+    __builtin_cpu_init();
+    const bool is_wide = __builtin_cpu_supports("avx512f");
+    if (write != Write::NOWHERE && __builtin_cpu_is("amd")) {
+        return is_wide ? avx512::work_on_lanes<write, has_sums, _MM_HINT_NTA>
+                       : avx2::work_on_lanes<write, has_sums, _MM_HINT_NTA>;
+    }
+    return is_wide ? avx512::work_on_lanes<write, has_sums, _MM_HINT_T0> : avx2::work_on_lanes<write, has_sums, _MM_HINT_T0>;
 }
 
 }  // namespace
