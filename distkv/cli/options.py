@@ -41,6 +41,9 @@ _PATHS = {"model": "dir", "log_dir": "dir"} | dict.fromkeys(
 _NO_LIMIT = frozenset({"max_tpot_s"})
 """Numbers that are limits, and none where they are not set."""
 
+_ONE_OF_MANY, _WIDEST_CHOICES = "NAME", 40
+"""What stands for choices that a narrow terminal has no room for beside their flag: they follow the help then."""
+
 UNITS = {"_s": "SECONDS", "_bytes": "BYTES", "_tokens": "TOKENS", "_blocks": "BLOCKS"}
 """What numbers count, by how the names of their settings end."""
 
@@ -153,14 +156,17 @@ def setting_option(
     elif isinstance(setting.default, tuple):
         shown = ",".join(setting.default)
     kind = SecretOption if setting.name in PRIVATE_FIELDS else SettingOption
+    metavar, said = _metavar(setting), help or setting.help
+    if metavar == _ONE_OF_MANY and isinstance(setting.kind, inspect.LiteralType):
+        said += f" One of {', '.join(map(str, setting.kind.values))}."
     return kind(
         [*(flags or [setting.flag]), setting.name],
         type=SettingType(setting),
         default=None if setting.required else setting.default,
         envvar=setting.envvar,
         show_default=shown,
-        metavar=_metavar(setting),
-        help=(help or setting.help) + ("  [required]" if setting.required else ""),
+        metavar=metavar,
+        help=said + ("  [required]" if setting.required else ""),
     )
 
 
@@ -172,7 +178,8 @@ def is_automatic(setting: Setting) -> bool:
 def _metavar(setting: Setting) -> str:
     match setting.kind:
         case inspect.LiteralType(values):
-            return "{" + "|".join(map(str, values)) + "}"
+            choices = "{" + "|".join(map(str, values)) + "}"
+            return choices if len(choices) <= _WIDEST_CHOICES else _ONE_OF_MANY
         case inspect.VarTupleType() if setting.suffixed:
             return "N[,N...]"
         case inspect.StrType() | inspect.VarTupleType():

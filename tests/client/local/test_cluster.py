@@ -246,7 +246,7 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"cpu_affinity": "0-"}, "cpu_affinity: expected cores such as 0-3,6, got '0-'"),
         ({"cpu_affinity": 3}, "cpu_affinity: expected a text"),
         ({"cpu_affinity": "0-3", "threads": 3, "instances": 2}, "threads: 3 are more than the 2 cores"),
-        ({"cpu_kernels": "mmx"}, "cpu_kernels: expected one of auto"),
+        ({"cpu_kernels": "mmx"}, "cpu_kernels: expected one of amx, auto"),
         ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
         ({"instance": 3}, "instance: unknown setting .did you mean instances"),
         ({"http_prt": 3}, "did you mean http_port"),
