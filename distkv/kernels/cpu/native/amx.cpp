@@ -1,2 +1,3 @@
 #define DISTKV_LEVEL amx
+#define DISTKV_TILES 1
 #include "kernels.h"

@@ -23,7 +23,7 @@ struct AttendSeq {
 };
 
 // q [N, heads, dim], rows q_stride numbers apart. k, v: of one layer in slot 0, slot_bytes apart; `pair` steps to a
-// 32-bit lane. out [R, heads, dim], lse [R, heads]. window: 0 for none. alibi: a slope per head, or null.
+// 32-bit lane. out [R, heads, dim], lse [R, heads]. window: 0 for none. alibi: a slope per head, or null. scale: above 0.
 struct AttendCall {
     const void* q;
     const int64_t* q_positions;

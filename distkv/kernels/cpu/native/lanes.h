@@ -7,8 +7,9 @@
 // find its next lines. All lanes' sums stay in registers, for which the loop over lanes has to be unrolled.
 
 // Of kLanes blocks of `size` bytes, a multiple of kBlock; each `to` is aligned by 64 bytes. next: the blocks that follow
-// in time. checksums: unused unless `has_sums`.
-template <Write write, bool has_sums, _mm_hint hint>
+// in time. checksums: unused unless `has_sums`. near: 3 where
+// what is fetched goes to all caches, 0 where past the farther ones.
+template <Write write, bool has_sums, int near>
 DISTKV_LANES_TARGET void work_on_lanes(char* const* to, const char* const* from, const char* const* next, int64_t size,
                                        uint64_t* checksums) {
     Sums sums[kLanes];
@@ -34,7 +35,7 @@ DISTKV_LANES_TARGET void work_on_lanes(char* const* to, const char* const* from,
 #pragma GCC unroll 4
             for (int lane = 0; lane < kLanes; ++lane) {
                 const int64_t where = at + i * kStripe;
-                _mm_prefetch(ahead[lane] + i * kStripe, hint);
+                __builtin_prefetch(ahead[lane] + i * kStripe, 0, near);
                 take<write, has_sums>(sums[lane], targets[lane] + where, sources[lane] + where, secret);
             }
         }

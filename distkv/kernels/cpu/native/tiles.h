@@ -10,8 +10,7 @@
 
 #include "simd.h"
 
-#if defined(__AMX_BF16__) || defined(DISTKV_EMULATE_TILES)
-#define DISTKV_TILES 1
+#if defined(DISTKV_TILES)
 
 namespace {
 
@@ -55,7 +54,7 @@ DISTKV_INLINE void add_tiles() {
 
 #else
 
-// The same in ordinary code, for tests on machines without them.
+// The same in ordinary code: what tests compile, for machines without them.
 struct Tiles {
     static constexpr int ROW = 64;
     TileShape shape;

@@ -92,10 +92,10 @@ WorkOnLanes work_on_lanes() {
     __builtin_cpu_init();
     const bool is_wide = __builtin_cpu_supports("avx512f");
     if (write != Write::NOWHERE && __builtin_cpu_is("amd")) {
-        return is_wide ? avx512::work_on_lanes<write, has_sums, _MM_HINT_NTA>
-                       : avx2::work_on_lanes<write, has_sums, _MM_HINT_NTA>;
+        return is_wide ? avx512::work_on_lanes<write, has_sums, 0>
+                       : avx2::work_on_lanes<write, has_sums, 0>;
     }
-    return is_wide ? avx512::work_on_lanes<write, has_sums, _MM_HINT_T0> : avx2::work_on_lanes<write, has_sums, _MM_HINT_T0>;
+    return is_wide ? avx512::work_on_lanes<write, has_sums, 3> : avx2::work_on_lanes<write, has_sums, 3>;
 }
 
 }  // namespace
