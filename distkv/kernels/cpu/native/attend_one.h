@@ -117,8 +117,7 @@ class OneRow {
   private:
     // Whether several heads share keys, whose products vectors take longer for, and tiles are as the blocks are.
     bool by_tiles() const {
-        return is_tiled<S> && group_ > 1 && group_ <= MAX_ROWS && call_.dim % (2 * W) == 0 && call_.dim % 32 == 0 &&
-               call_.block_tokens % 16 == 0;
+        return is_tiled<S> && group_ > 1 && group_ <= MAX_ROWS && call_.dim % 32 == 0 && call_.block_tokens % 16 == 0;
     }
 
     void scores(int64_t block, int count, int head) {
