@@ -55,6 +55,20 @@ def test_auto_is_the_best_that_is_here() -> None:
     assert choose("auto", weak).level == "portable" and available(weak) == ("portable", TORCH)
 
 
+def test_a_level_that_the_next_one_beats_comes_behind_it() -> None:
+    machine = frozenset({"avx512bf16", "avx512", "avx2", "portable"})
+    levels = dict.fromkeys(LEVELS, next(iter(HERE.levels.values()), None))
+    slow = Library(levels, machine, {}, frozenset({"avx512bf16"}))  # type: ignore[arg-type]
+    assert available(slow) == ("avx512", "avx512bf16", "avx2", "portable", TORCH)
+    assert choose("auto", slow).level == "avx512" and choose("avx512bf16", slow).level == "avx512bf16"
+    assert choose("auto", slow).why == "the best that this CPU can run"
+    without = dataclasses.replace(slow, missing={"avx512": "the compiler is too old"})
+    assert available(without) == ("avx512bf16", "avx2", "portable", TORCH)
+    assert available(dataclasses.replace(slow, slow=frozenset()))[0] == "avx512bf16"
+    tiles = dataclasses.replace(slow, machine=machine | {"amx"}, missing={"amx": "the compiler is too old"})
+    assert choose("auto", tiles).why == "the best that this CPU can run; amx is not here: the compiler is too old"
+
+
 @built
 def test_a_level_that_the_cpu_lacks_is_refused_with_those_it_has() -> None:
     weak = dataclasses.replace(HERE, machine=frozenset({"portable"}))

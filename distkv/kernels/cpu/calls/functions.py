@@ -106,7 +106,7 @@ class Peer(Structure):
         *((name, c_int32) for name in ("fd", "status")),
         *((name, c_void_p) for name in ("frames", "expected", "times", "rows", "picked", "head", "partials", "wide")),
         *((name, c_int64) for name in ("first_row", "num_rows", "partial_bytes", "received", "num_halves")),
-        *((name, c_double) for name in ("patience_s", "last_wait_s")),
+        *((name, c_double) for name in ("patience_s", "last_wait_s", "wait_before_s")),
     ]
 
 
@@ -153,13 +153,14 @@ class ServeCall(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("attend", "layers", "gate", "time", "head", "queries", "partials", "wide")),
         *((name, c_int64) for name in ("num_layers", "next", "query_bytes", "partial_bytes", "received", "num_halves")),
-        *((name, c_double) for name in ("idle_s", "send_s")),
+        *((name, c_double) for name in ("idle_s", "send_s", "last_pause_s", "pause_before_s")),
         ("fd", c_int32),
     ]
 
 
 SHARED: dict[str, Signature] = {
     "machine_levels": (c_uint, ()),
+    "machine_has_slow_pairs": (c_int, ()),
     "set_threads": (None, (c_int, POINTER(c_int), c_int)),
 }
 """There once, as `distkv_<name>`."""

@@ -12,7 +12,7 @@ from typing import Any
 from distkv.kernels.cpu.calls import functions
 
 PATH = Path(__file__).parents[1] / "_native.so"
-ABI = 4
+ABI = 5
 """The number in native/abi.h that goes with the signatures in `functions`."""
 LEVELS = ("amx", "avx512bf16", "avx512", "avx2", "portable")
 """Best first. In the library's own order, which is the reverse, each has a bit in `machine_levels`."""
@@ -53,12 +53,13 @@ class Native:
 class Library:
     """levels: those that can be called if the machine can run them. machine: those that it can run.
 
-    missing: why a level is not in `levels`.
+    missing: why a level is not in `levels`. slow: those that the next one computes faster than on this machine.
     """
 
     levels: Mapping[str, Native]
     machine: frozenset[str]
     missing: Mapping[str, str]
+    slow: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, path: Path = PATH) -> Library:
@@ -69,6 +70,9 @@ class Library:
         try:
             handle = ctypes.CDLL(str(path))
             bits = int(_bound(handle, "distkv_machine_levels", functions.SHARED["machine_levels"])())
+            has_slow_pairs = _bound(
+                handle, "distkv_machine_has_slow_pairs", functions.SHARED["machine_has_slow_pairs"]
+            )()
         except (OSError, AttributeError) as error:
             return _nothing(f"the native library cannot be loaded: {error} ({REBUILD})")
         levels: dict[str, Native] = {}
@@ -86,7 +90,8 @@ class Library:
                 levels[level] = native
             else:
                 missing[level] = f"the native library has interface {found}, {ABI} is needed ({REBUILD})"
-        return cls(levels, frozenset(one for bit, one in enumerate(reversed(LEVELS)) if bits >> bit & 1), missing)
+        machine = frozenset(one for bit, one in enumerate(reversed(LEVELS)) if bits >> bit & 1)
+        return cls(levels, machine, missing, frozenset({"avx512bf16"} if has_slow_pairs else ()))
 
 
 @cache

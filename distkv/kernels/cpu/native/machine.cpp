@@ -42,3 +42,14 @@ DISTKV_EXPORT unsigned distkv_machine_levels() {
 #endif
     return levels;
 }
+
+// Whether products of pairs of bfloat16 take longer than those of float32, of which there are twice as many: on a Xeon they
+// do, by half where there are many rows. There a level of pairs is the best only by its tiles.
+DISTKV_EXPORT int distkv_machine_has_slow_pairs() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
