@@ -132,7 +132,7 @@ class NativeExchange:
         self._received = [ctypes.create_string_buffer(max(map(len, one.expected))) for one in asked]
         self._picked: list[Tensor] = []
         for index, (peer, one) in enumerate(zip(self._peers, asked, strict=True)):
-            peer.fd, peer.patience_s, peer.last_wait_s = one.fd, one.patience_s, 0.0
+            peer.fd, peer.patience_s = one.fd, one.patience_s
             peer.frames = self._frames[index].address
             peer.expected = self._expected[index].address
             peer.head = ctypes.addressof(self._received[index])

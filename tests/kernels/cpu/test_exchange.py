@@ -316,6 +316,58 @@ def test_what_is_shut_in_the_middle_of_a_read_waits_for_no_peer(
         there.recv(1)
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_queries_are_looked_for_when_they_are_due_and_slept_for_when_they_are_late(
+    case: Case, ends: tuple[socket.socket, socket.socket], is_busy: bool
+) -> None:
+    """Plans one after the other, whose second layers come after 1 ms each, and then after half a second. is_busy: the
+    creditor has just computed for itself."""
+    here, there = ends
+    serving: Serving = case.exchanges.serving(case.metadata, ROWS, case.exchanges.gate(), case.exchanges.clock())
+    took_s: list[float] = []
+
+    def serve() -> None:
+        for _ in range(5):
+            serving.begin(POSITIONS, QUERIES, PARTIALS)
+            began_s = time.thread_time()
+            assert serving.run(here.fileno(), b"", DEADLINE_S, DEADLINE_S).status is FrameStatus.OK
+            took_s.append(time.thread_time() - began_s)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for pause_s in (0.001, 0.001, 0.001, 0.001, 0.5):
+        if is_busy:
+            case.partial(0)
+        ask(case, there, 0)
+        time.sleep(pause_s)
+        ask(case, there, 1)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive() and len(took_s) == 5
+    assert took_s[-1] < 0.1, "it looks for what does not come"
+
+
+def test_an_answer_that_is_late_is_slept_for(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    layers = exchange(case, here)
+    frame = body(torch.randn(ROWS, HEADS, DIM), torch.randn(ROWS, HEADS))
+
+    def answer() -> None:
+        for pause_s in (0.001, 0.001, 0.001, 0.5):
+            assert received(there, len(QUERIES[1]) + QUERY_BYTES)
+            time.sleep(pause_s)
+            there.sendall(PARTIALS[1] + frame)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(3):
+        assert layers(1, case.q).merged is not None
+    began_s = time.thread_time()
+    assert layers(1, case.q).merged is not None
+    assert time.thread_time() - began_s < 0.1, "it looks for what does not come"
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
 def test_the_clock_counts_no_time_twice(case: Case) -> None:
     clock: ServeClock = case.exchanges.clock()
     assert clock.total_s() == 0

@@ -99,6 +99,15 @@ class PeerTimes(Structure):
     _fields_ = [(name, c_double) for name in ("asked_s", "sent_s", "waits_s", "answered_s")]
 
 
+class Rhythm(Structure):
+    """As in native/frames.h."""
+
+    _fields_ = [
+        *((name, c_double) for name in ("last_s", "before_s")),
+        *((name, c_int32) for name in ("in_vain", "waits_without", "is_looked_for")),
+    ]
+
+
 class Peer(Structure):
     """As in native/exchange.cpp."""
 
@@ -106,7 +115,8 @@ class Peer(Structure):
         *((name, c_int32) for name in ("fd", "status")),
         *((name, c_void_p) for name in ("frames", "expected", "times", "rows", "picked", "head", "partials", "wide")),
         *((name, c_int64) for name in ("first_row", "num_rows", "partial_bytes", "received", "num_halves")),
-        *((name, c_double) for name in ("patience_s", "last_wait_s", "wait_before_s")),
+        ("patience_s", c_double),
+        ("waits", Rhythm),
     ]
 
 
@@ -153,7 +163,8 @@ class ServeCall(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("attend", "layers", "gate", "time", "head", "queries", "partials", "wide")),
         *((name, c_int64) for name in ("num_layers", "next", "query_bytes", "partial_bytes", "received", "num_halves")),
-        *((name, c_double) for name in ("idle_s", "send_s", "last_pause_s", "pause_before_s")),
+        *((name, c_double) for name in ("idle_s", "send_s")),
+        ("pauses", Rhythm),
         ("fd", c_int32),
     ]
 

@@ -9,6 +9,7 @@
 #include "abi.h"
 #include "frames.h"
 #include "halves.h"
+#include "threads.h"
 
 namespace {
 
@@ -40,7 +41,8 @@ struct Peer {
     char *picked, *head, *partials;
     float* wide;
     int64_t first_row, num_rows, partial_bytes, received, num_halves;
-    double patience_s, last_wait_s;
+    double patience_s;
+    Rhythm waits;
 };
 
 // Rows × heads that follow each other, of `count` partials, those at `first` and behind it in `outs` and `lses`.
@@ -88,22 +90,17 @@ FrameStatus ask(const Peer& peer, int64_t layer, const char* q, int64_t row_byte
     return status;
 }
 
-// An answer is looked for so long before it is slept for: a sleeping core takes tens of microseconds to wake. Not where
-// the answer of the layer before took longer than twice that, as of a creditor that is busy.
-constexpr double LOOKS_S = 50e-6;
-
 // since_s: when waiting for all of them began.
 FrameStatus collect(Peer& peer, int64_t layer, double since_s, double turn_s) {
     PeerTimes& times = peer.times[layer];
     times.waits_s = monotonic_s();
     const double patience_s = std::min(peer.patience_s, std::max(turn_s, since_s + peer.patience_s - times.waits_s));
     const Beginning& expected = peer.expected[layer];
-    const double looks_until_s = peer.last_wait_s < 2 * LOOKS_S ? times.waits_s + LOOKS_S : 0;
     const FrameStatus status = receive_frame(peer.fd, expected.bytes, expected.size, peer.head, peer.partials,
-                                             peer.partial_bytes, times.waits_s + patience_s, looks_until_s, peer.received);
+                                             peer.partial_bytes, times.waits_s + patience_s, peer.waits.looks(times.waits_s), peer.received);
     if (status == FRAME_OK && peer.wide) widen(peer.partials, peer.wide, peer.num_halves);
     times.answered_s = monotonic_s();
-    peer.last_wait_s = times.answered_s - times.waits_s;
+    if (layer > 0) peer.waits.took(times.answered_s - times.waits_s);  // the first one waits for the plan, too
     return status;
 }
 
@@ -151,8 +148,12 @@ struct ServeCall {
     const float* wide;
     int64_t num_layers, next, query_bytes, partial_bytes, received, num_halves;
     double idle_s, send_s;
+    Rhythm pauses;
     int32_t fd;
 };
+
+// A creditor looks for queries only where it has computed nothing of its own for so long: it has the core to itself.
+constexpr double RESTS_S = 0.1;
 
 // Beside FrameStatus: what is wanted may be gone, and queries for it are there if any bytes were received; the peer takes
 // no partials; attention found no memory.
@@ -193,17 +194,21 @@ DISTKV_EXPORT int distkv_exchange(ExchangeCall* call, int64_t layer, const void*
 // Serve the layers of a plan as their queries come, until one of them is not the next, or does not come, or the gate is
 // shut. Returns a FrameStatus, 0 after the last layer, or one of the above; `next` is the layer that it is about.
 DISTKV_EXPORT int distkv_serve(ServeCall* call) {
+    double answered_s = 0;
     for (; call->next < call->num_layers; ++call->next) {
         ServeLayer& layer = call->layers[call->next];
+        const double now_s = monotonic_s();
+        const bool looks = answered_s > 0 && now_s - distkv_own_work_s() > RESTS_S;
         const FrameStatus got =
             receive_frame(call->fd, layer.expected, layer.expected_bytes, call->head, call->queries, call->query_bytes,
-                          monotonic_s() + call->idle_s, 0, call->received);
+                          now_s + call->idle_s, looks ? call->pauses.looks(answered_s) : Looks{}, call->received);
         if (got != FRAME_OK) return got;
         if (call->gate->fetch_or(READING) & SHUT) {
             call->gate->fetch_and(~READING);
             return SERVE_SHUT;
         }
         layer.received_s = monotonic_s();
+        if (answered_s > 0) call->pauses.took(layer.received_s - answered_s);
         call->time->begin();
         const int out_of_memory = call->attend(layer.attend_call);
         if (call->wide && !out_of_memory) narrow(call->wide, call->partials, call->num_halves);
@@ -218,6 +223,7 @@ DISTKV_EXPORT int distkv_serve(ServeCall* call) {
         call->received = 0;
         const FrameStatus sent = send_all(call->fd, parts, 2, call->send_s);
         if (sent != FRAME_OK) return sent == FRAME_LATE ? SERVE_STUCK : sent;
+        answered_s = monotonic_s();
     }
     return FRAME_OK;
 }

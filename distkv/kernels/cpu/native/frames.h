@@ -2,8 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +12,9 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
+
+#include "clock.h"
 
 namespace {
 
@@ -25,18 +28,14 @@ enum FrameStatus : int32_t {
 
 constexpr int64_t FIXED_BYTES = 16;  // of every frame: magic and both sizes
 
-// As Python's time.monotonic().
-inline double monotonic_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Waits until the socket is ready; false at the deadline.
 inline bool wait_for(int fd, short events, double deadline_s) {
     for (;;) {
         const double left_s = deadline_s - monotonic_s();
         pollfd one{fd, events, 0};
-        const int left_ms = left_s <= 0 ? 0 : static_cast<int>(std::fmin(std::ceil(left_s * 1e3), 1e6));
-        const int found = poll(&one, 1, left_ms);
+        const int64_t left_ns = left_s <= 0 ? 0 : static_cast<int64_t>(std::fmin(left_s, 1e3) * 1e9);
+        const timespec left{static_cast<time_t>(left_ns / 1000000000), static_cast<long>(left_ns % 1000000000)};
+        const int found = ppoll(&one, 1, &left, nullptr);
         if (found > 0) return true;
         if (found < 0 && errno != EINTR) return true;  // the call that follows says what is wrong
         if (found == 0 && left_s <= 0) return false;
@@ -75,11 +74,45 @@ inline FrameStatus send_all(int fd, iovec* parts, size_t num_parts, double patie
     return FRAME_OK;
 }
 
+// When something is looked for that is else slept for.
+struct Looks {
+    double from_s = 0, until_s = 0;
+};
+
+// How long it took the last two times until something came. Who sleeps takes tens of microseconds to wake, and whoever
+// wakes a core of a virtual machine as long; so what comes regularly is looked for from shortly before it is due. Who looks
+// may keep the peer from a core that both are on: after each look in vain twice as many waits go without one.
+struct Rhythm {
+    double last_s, before_s;
+    int32_t in_vain, waits_without, is_looked_for;
+
+    static constexpr double AROUND_S = 150e-6;  // a timer may be 50 µs late, and the core that it wakes as much
+    static constexpr int32_t MOST_IN_VAIN = 6;
+
+    // Of what is waited for since then.
+    Looks looks(double since_s) {
+        const bool is_regular = std::fabs(last_s - before_s) <= AROUND_S;
+        is_looked_for = is_regular && waits_without == 0;
+        if (is_regular && waits_without > 0) --waits_without;
+        return is_looked_for ? Looks{since_s + last_s - AROUND_S, since_s + last_s + AROUND_S} : Looks{};
+    }
+
+    // It came.
+    void took(double seconds) {
+        if (is_looked_for) {
+            in_vain = seconds <= last_s + AROUND_S ? 0 : std::min(in_vain + 1, MOST_IN_VAIN);
+            waits_without = in_vain > 0 ? 1 << in_vain : 0;
+        }
+        is_looked_for = 0;
+        before_s = last_s;
+        last_s = seconds;
+    }
+};
+
 // A frame that begins with the `head_bytes` of `expected`: they go to `head`, its body to `body`. received: how many of
-// its bytes are there, before and after. looks_until_s: it is looked for until then, and slept for after that. Never
-// takes more than this one frame from a peer that waits for its answer.
+// its bytes are there, before and after. Never takes more than this one frame from a peer that waits for its answer.
 inline FrameStatus receive_frame(int fd, const char* expected, int64_t head_bytes, char* head, char* body,
-                                 int64_t body_bytes, double deadline_s, double looks_until_s, int64_t& received) {
+                                 int64_t body_bytes, double deadline_s, const Looks& looks, int64_t& received) {
     iovec all[2] = {{head, static_cast<size_t>(head_bytes)}, {body, static_cast<size_t>(body_bytes)}};
     iovec* parts = all;
     size_t num_parts = 2;
@@ -99,9 +132,11 @@ inline FrameStatus receive_frame(int fd, const char* expected, int64_t head_byte
         } else if (count == 0) {
             return FRAME_ENDED;
         } else if (errno == EAGAIN) {
-            if (monotonic_s() < looks_until_s) {
+            const double now_s = monotonic_s();
+            const bool is_early = now_s < looks.from_s && looks.from_s < deadline_s;
+            if (now_s < looks.until_s && !is_early) {
                 sched_yield();  // the peer may be on this core
-            } else if (!wait_for(fd, POLLIN, deadline_s)) {
+            } else if (!wait_for(fd, POLLIN, is_early ? looks.from_s : deadline_s) && !is_early) {
                 return FRAME_LATE;
             }
         } else if (errno != EINTR) {

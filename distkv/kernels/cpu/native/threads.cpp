@@ -15,6 +15,8 @@
 #include <sched.h>
 #endif
 
+#include "clock.h"
+
 namespace {
 
 constexpr auto AWAKE = std::chrono::microseconds(50);  // a step calls every few microseconds
@@ -162,6 +164,8 @@ class Pool {
     std::atomic<bool> stop_{false};
 };
 
+std::atomic<double> own_work_s{0};
+
 // Never destroyed: threads may be in the middle of something when the process ends.
 Pool& pool() {
     static Pool* const the_pool = new Pool;
@@ -171,8 +175,12 @@ Pool& pool() {
 }  // namespace
 
 void distkv_parallel(int items, bool serving, void (*work)(void*, int), void* context) {
+    if (!serving) own_work_s.store(monotonic_s(), std::memory_order_relaxed);
     pool().call(items, serving, work, context);
+    if (!serving) own_work_s.store(monotonic_s(), std::memory_order_relaxed);
 }
+
+double distkv_own_work_s() { return own_work_s.load(std::memory_order_relaxed); }
 
 int distkv_num_threads() { return pool().size() + 1; }
 
