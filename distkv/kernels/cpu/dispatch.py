@@ -27,8 +27,7 @@ class Choice:
 def available(library: Library | None = None) -> tuple[str, ...]:
     """What `choose` accepts here besides "auto", best first; "torch" is always the last."""
     library = library or installed()
-    here = (level for level in LEVELS if not _problem(library, level))
-    return (*sorted(here, key=lambda level: LEVELS.index(level) + (1.5 if level in library.slow else 0)), TORCH)
+    return (*(level for level in _ranked(library) if not _problem(library, level)), TORCH)
 
 
 def choose(wanted: CpuKernels = "auto", library: Library | None = None) -> Choice:
@@ -53,9 +52,15 @@ def _best(library: Library) -> Choice:
     best = available(library)[0]
     if best == TORCH:
         return Choice(TORCH, None, f"no native level is here: {'; '.join(dict.fromkeys(library.missing.values()))}")
-    better = [level for level in LEVELS[: LEVELS.index(best)] if level in library.machine and level in library.missing]
+    ranked = _ranked(library)
+    better = [level for level in ranked[: ranked.index(best)] if level in library.machine]
     lost = [f"{level} is not here: {library.missing[level]}" for level in better]
     return Choice(best, library.levels[best], "; ".join(["the best that this CPU can run", *lost]))
+
+
+def _ranked(library: Library) -> list[str]:
+    """All levels, best first."""
+    return sorted(LEVELS, key=lambda level: LEVELS.index(level) + (1.5 if level in library.slow else 0))
 
 
 def _problem(library: Library, level: str) -> str:

@@ -64,6 +64,7 @@ def test_a_level_that_the_next_one_beats_comes_behind_it() -> None:
     assert choose("auto", slow).why == "the best that this CPU can run"
     without = dataclasses.replace(slow, missing={"avx512": "the compiler is too old"})
     assert available(without) == ("avx512bf16", "avx2", "portable", TORCH)
+    assert choose("auto", without).why.endswith("; avx512 is not here: the compiler is too old")
     assert available(dataclasses.replace(slow, slow=frozenset()))[0] == "avx512bf16"
     tiles = dataclasses.replace(slow, machine=machine | {"amx"}, missing={"amx": "the compiler is too old"})
     assert choose("auto", tiles).why == "the best that this CPU can run; amx is not here: the compiler is too old"

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -316,56 +317,89 @@ def test_what_is_shut_in_the_middle_of_a_read_waits_for_no_peer(
         there.recv(1)
 
 
+DUE_S, LATE_S = 0.01, 0.3
+"""When something came the last times, and when it comes."""
+
+
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_queries_are_looked_for_when_they_are_due_and_slept_for_when_they_are_late(
     case: Case, ends: tuple[socket.socket, socket.socket], is_busy: bool
 ) -> None:
-    """Plans one after the other, whose second layers come after 1 ms each, and then after half a second. is_busy: the
-    creditor has just computed for itself."""
+    """is_busy: the creditor computes for itself."""
     here, there = ends
-    serving: Serving = case.exchanges.serving(case.metadata, ROWS, case.exchanges.gate(), case.exchanges.clock())
-    took_s: list[float] = []
+    frames = [PARTIALS[layer] + body(*case.partial(layer)) for layer in range(LAYERS)]
+    serving: Any = case.exchanges.serving(case.metadata, ROWS, case.exchanges.gate(), case.exchanges.clock())
+    serving.begin(POSITIONS, QUERIES, PARTIALS)
+    pauses = serving._call.pauses
+    pauses.last_s = pauses.before_s = DUE_S
+    is_over, took_s = threading.Event(), []
 
     def serve() -> None:
-        for _ in range(5):
-            serving.begin(POSITIONS, QUERIES, PARTIALS)
-            began_s = time.thread_time()
-            assert serving.run(here.fileno(), b"", DEADLINE_S, DEADLINE_S).status is FrameStatus.OK
-            took_s.append(time.thread_time() - began_s)
+        began_s = time.thread_time()
+        assert serving.run(here.fileno(), b"", DEADLINE_S, DEADLINE_S).status is FrameStatus.OK
+        took_s.append(time.thread_time() - began_s)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    for pause_s in (0.001, 0.001, 0.001, 0.001, 0.5):
-        if is_busy:
+    def compute() -> None:
+        while not is_over.is_set():
             case.partial(0)
-        ask(case, there, 0)
-        time.sleep(pause_s)
-        ask(case, there, 1)
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive() and len(took_s) == 5
-    assert took_s[-1] < 0.1, "it looks for what does not come"
+
+    threads = [threading.Thread(target=each) for each in (serve, *((compute,) if is_busy else ()))]
+    time.sleep(0.2)  # what this test has computed itself is long ago
+    for thread in threads:
+        thread.start()
+    for layer, frame in enumerate(frames):
+        there.sendall(QUERIES[layer] + body(case.q))
+        assert received(there, len(frame)) == frame
+        time.sleep(LATE_S * (layer == 0))
+    is_over.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert pauses.last_s > LATE_S / 2 and pauses.before_s == DUE_S
+    assert (pauses.in_vain, pauses.waits_without) == ((0, 0) if is_busy else (1, 1))
+    assert took_s[0] < LATE_S / 3, "it looks for what does not come"
 
 
-def test_an_answer_that_is_late_is_slept_for(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+def test_an_answer_is_looked_for_when_it_is_due_and_slept_for_when_it_is_late(
+    case: Case, ends: tuple[socket.socket, socket.socket]
+) -> None:
     here, there = ends
-    layers = exchange(case, here)
-    frame = body(torch.randn(ROWS, HEADS, DIM), torch.randn(ROWS, HEADS))
-
-    def answer() -> None:
-        for pause_s in (0.001, 0.001, 0.001, 0.5):
-            assert received(there, len(QUERIES[1]) + QUERY_BYTES)
-            time.sleep(pause_s)
-            there.sendall(PARTIALS[1] + frame)
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    for _ in range(3):
+    layers: Any = exchange(case, here)
+    waits = layers._peers[0].waits
+    frame = PARTIALS[1] + body(torch.randn(ROWS, HEADS, DIM), torch.randn(ROWS, HEADS))
+    for due_s, later_s, found in [
+        (DUE_S, LATE_S, (1, 1)),  # looked for in vain
+        (DUE_S, LATE_S, (1, 0)),  # one goes without
+        (DUE_S, LATE_S, (2, 2)),
+        (0.0, LATE_S, (2, 2)),  # nothing came yet
+        (LATE_S, 0.0, (2, 1)),
+        (LATE_S, 0.0, (2, 0)),
+        (LATE_S, 0.0, (0, 0)),  # earlier than it was due
+    ]:
+        waits.last_s = waits.before_s = due_s
+        answer = threading.Timer(later_s, there.sendall, [frame])
+        answer.start()
+        began_s = time.thread_time()
         assert layers(1, case.q).merged is not None
-    began_s = time.thread_time()
-    assert layers(1, case.q).merged is not None
-    assert time.thread_time() - began_s < 0.1, "it looks for what does not come"
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
+        assert time.thread_time() - began_s < LATE_S / 3, "it looks for what does not come"
+        answer.join(DEADLINE_S)
+        assert (waits.in_vain, waits.waits_without) == found
+        assert received(there, len(QUERIES[1]) + QUERY_BYTES)
+
+
+@pytest.mark.parametrize("due_s", [0.01, 10.0])
+def test_what_is_looked_for_is_not_waited_for_beyond_the_deadline(
+    case: Case, ends: tuple[socket.socket, socket.socket], due_s: float
+) -> None:
+    here, _ = ends
+    layers: Any = exchange(case, here, patience_s=0.2)
+    waits = layers._peers[0].waits
+    waits.last_s = waits.before_s = due_s
+    began_s, computed_s = time.monotonic(), time.thread_time()
+    (answer,) = layers(1, case.q).answers
+    assert answer.status is FrameStatus.LATE
+    assert 0.2 <= time.monotonic() - began_s < 5 and time.thread_time() - computed_s < 0.1
+    assert waits.last_s == due_s, "nothing came"
 
 
 def test_the_clock_counts_no_time_twice(case: Case) -> None:

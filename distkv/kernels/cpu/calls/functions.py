@@ -104,7 +104,7 @@ class Rhythm(Structure):
 
     _fields_ = [
         *((name, c_double) for name in ("last_s", "before_s")),
-        *((name, c_int32) for name in ("in_vain", "waits_without", "is_looked_for")),
+        *((name, c_int32) for name in ("in_vain", "waits_without")),
     ]
 
 

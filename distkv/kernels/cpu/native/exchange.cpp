@@ -96,11 +96,12 @@ FrameStatus collect(Peer& peer, int64_t layer, double since_s, double turn_s) {
     times.waits_s = monotonic_s();
     const double patience_s = std::min(peer.patience_s, std::max(turn_s, since_s + peer.patience_s - times.waits_s));
     const Beginning& expected = peer.expected[layer];
+    const Looks looks = layer > 0 ? peer.waits.looks(times.waits_s) : Looks{};  // the first one waits for the plan, too
     const FrameStatus status = receive_frame(peer.fd, expected.bytes, expected.size, peer.head, peer.partials,
-                                             peer.partial_bytes, times.waits_s + patience_s, peer.waits.looks(times.waits_s), peer.received);
+                                             peer.partial_bytes, times.waits_s + patience_s, looks, peer.received);
+    if (status == FRAME_OK && layer > 0) peer.waits.took(monotonic_s() - times.waits_s, looks);
     if (status == FRAME_OK && peer.wide) widen(peer.partials, peer.wide, peer.num_halves);
     times.answered_s = monotonic_s();
-    if (layer > 0) peer.waits.took(times.answered_s - times.waits_s);  // the first one waits for the plan, too
     return status;
 }
 
@@ -198,17 +199,18 @@ DISTKV_EXPORT int distkv_serve(ServeCall* call) {
     for (; call->next < call->num_layers; ++call->next) {
         ServeLayer& layer = call->layers[call->next];
         const double now_s = monotonic_s();
-        const bool looks = answered_s > 0 && now_s - distkv_own_work_s() > RESTS_S;
+        const bool rests = answered_s > 0 && now_s - distkv_own_work_s() > RESTS_S;
+        const Looks looks = rests ? call->pauses.looks(answered_s) : Looks{};
         const FrameStatus got =
             receive_frame(call->fd, layer.expected, layer.expected_bytes, call->head, call->queries, call->query_bytes,
-                          now_s + call->idle_s, looks ? call->pauses.looks(answered_s) : Looks{}, call->received);
+                          now_s + call->idle_s, looks, call->received);
         if (got != FRAME_OK) return got;
         if (call->gate->fetch_or(READING) & SHUT) {
             call->gate->fetch_and(~READING);
             return SERVE_SHUT;
         }
         layer.received_s = monotonic_s();
-        if (answered_s > 0) call->pauses.took(layer.received_s - answered_s);
+        if (answered_s > 0) call->pauses.took(layer.received_s - answered_s, looks);
         call->time->begin();
         const int out_of_memory = call->attend(layer.attend_call);
         if (call->wide && !out_of_memory) narrow(call->wide, call->partials, call->num_halves);

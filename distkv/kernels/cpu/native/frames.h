@@ -83,27 +83,29 @@ struct Looks {
 // wakes a core of a virtual machine as long; so what comes regularly is looked for from shortly before it is due. Who looks
 // may keep the peer from a core that both are on: after each look in vain twice as many waits go without one.
 struct Rhythm {
-    double last_s, before_s;
-    int32_t in_vain, waits_without, is_looked_for;
+    double last_s, before_s;  // 0: not yet
+    int32_t in_vain, waits_without;
 
     static constexpr double AROUND_S = 150e-6;  // a timer may be 50 µs late, and the core that it wakes as much
     static constexpr int32_t MOST_IN_VAIN = 6;
 
     // Of what is waited for since then.
     Looks looks(double since_s) {
-        const bool is_regular = std::fabs(last_s - before_s) <= AROUND_S;
-        is_looked_for = is_regular && waits_without == 0;
-        if (is_regular && waits_without > 0) --waits_without;
-        return is_looked_for ? Looks{since_s + last_s - AROUND_S, since_s + last_s + AROUND_S} : Looks{};
+        if (before_s == 0 || std::fabs(last_s - before_s) > AROUND_S) return {};
+        if (waits_without > 0) {
+            --waits_without;
+            return {};
+        }
+        return {since_s + last_s - AROUND_S, since_s + last_s + AROUND_S};
     }
 
-    // It came.
-    void took(double seconds) {
-        if (is_looked_for) {
-            in_vain = seconds <= last_s + AROUND_S ? 0 : std::min(in_vain + 1, MOST_IN_VAIN);
-            waits_without = in_vain > 0 ? 1 << in_vain : 0;
+    // It came, and was looked for so.
+    void took(double seconds, const Looks& looks) {
+        if (looks.until_s > 0) {
+            const bool is_in_vain = seconds > last_s + AROUND_S;
+            waits_without = is_in_vain ? 1 << in_vain : 0;
+            in_vain = is_in_vain ? std::min(in_vain + 1, MOST_IN_VAIN) : 0;
         }
-        is_looked_for = 0;
         before_s = last_s;
         last_s = seconds;
     }
@@ -133,10 +135,11 @@ inline FrameStatus receive_frame(int fd, const char* expected, int64_t head_byte
             return FRAME_ENDED;
         } else if (errno == EAGAIN) {
             const double now_s = monotonic_s();
-            const bool is_early = now_s < looks.from_s && looks.from_s < deadline_s;
-            if (now_s < looks.until_s && !is_early) {
+            if (now_s < std::min(looks.from_s, deadline_s)) {
+                wait_for(fd, POLLIN, std::min(looks.from_s, deadline_s));
+            } else if (now_s < std::min(looks.until_s, deadline_s)) {
                 sched_yield();  // the peer may be on this core
-            } else if (!wait_for(fd, POLLIN, is_early ? looks.from_s : deadline_s) && !is_early) {
+            } else if (!wait_for(fd, POLLIN, deadline_s)) {
                 return FRAME_LATE;
             }
         } else if (errno != EINTR) {

@@ -164,7 +164,20 @@ class Pool {
     std::atomic<bool> stop_{false};
 };
 
-std::atomic<double> own_work_s{0};
+// Work that is not for peers, while it goes on.
+struct OwnWork {
+    static std::atomic<int> running;
+    static std::atomic<double> ended_s;
+
+    OwnWork() { running.fetch_add(1); }
+    ~OwnWork() {
+        ended_s.store(monotonic_s());
+        running.fetch_sub(1);
+    }
+};
+
+std::atomic<int> OwnWork::running{0};
+std::atomic<double> OwnWork::ended_s{0};
 
 // Never destroyed: threads may be in the middle of something when the process ends.
 Pool& pool() {
@@ -175,12 +188,12 @@ Pool& pool() {
 }  // namespace
 
 void distkv_parallel(int items, bool serving, void (*work)(void*, int), void* context) {
-    if (!serving) own_work_s.store(monotonic_s(), std::memory_order_relaxed);
+    if (serving) return pool().call(items, serving, work, context);
+    const OwnWork own;
     pool().call(items, serving, work, context);
-    if (!serving) own_work_s.store(monotonic_s(), std::memory_order_relaxed);
 }
 
-double distkv_own_work_s() { return own_work_s.load(std::memory_order_relaxed); }
+double distkv_own_work_s() { return OwnWork::running.load() > 0 ? monotonic_s() : OwnWork::ended_s.load(); }
 
 int distkv_num_threads() { return pool().size() + 1; }
 

@@ -11,7 +11,7 @@ void distkv_parallel(int items, bool serving, void (*work)(void*, int), void* co
 // How many threads compute when nobody else does: those of the pool and the caller.
 int distkv_num_threads();
 
-// When work that is not for peers last began or ended, as monotonic_s(); 0 if never.
+// When work that is not for peers last went on, as monotonic_s(): now, if it does; 0 if never.
 double distkv_own_work_s();
 
 template <class F>
