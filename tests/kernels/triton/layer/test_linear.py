@@ -45,6 +45,7 @@ def test_weights_that_lie_apart(device: torch.device) -> None:
     torch.testing.assert_close(TritonLinear(weight.T, None)(x), x @ weight)
 
 
+@pytest.mark.timeout(300)  # the interpreter takes a minute, beside other tests two
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), [(2050, 130), (3080, 9250)])
 def test_a_few_rows(
