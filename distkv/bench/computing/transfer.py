@@ -42,13 +42,14 @@ from distkv.wire.links import PoolMemory
 BLOCKS, QUICK_BLOCKS = 1024, 64
 SIZES_KB = (4, 32, 128)
 QUERY_BYTES = 16 * 1024
+BESIDE_UCX = "4 KB scattered, in pairs with UCX, GB/s"
 QUERIES = "16 KB there and back, µs"
 IDLE_S = 3.0
 PACKAGES = ("pyzmq", "numpy", "nixl-cu12", "libucx-cu12")
 CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_EXCHANGES)
 MOST_VERIFYING = 1.03
-VERIFYING_PAIRS = 6
-"""For each round; checking costs less than one read differs from the next."""
+PAIRS = 6
+"""For each round, of what differs by less than one read does from the next, or by nearly as much as it should."""
 QUERY_GOALS_US = {"shm": 45.0, "tcp": 60.0}
 VERIFYING = ("shm", "tcp")
 HELP = """1,024 blocks of 4, 32 and 128 KB read from another process: each tensor transport, with a list of blocks and
@@ -94,12 +95,11 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
                 for kind in KINDS:
                     say(f"{size_kb} KB {kind}")
                     _transfers(turns, ways, Layout.of(kind, blocks), _case(size_kb, kind), rounds)
-                say(f"{size_kb} KB, verified and not")
-                scattered = _timed(ways, Layout.of("scattered", blocks), _verifying(size_kb))
+                say(f"{size_kb} KB, in pairs")
                 for transport in VERIFYING:
-                    pair = {name: scattered[name] for name in (transport, transport + VERIFIED) if name in scattered}
-                    for index in range(-1, rounds * VERIFYING_PAIRS if len(pair) == 2 else -1):
-                        turns.take(pair, index)
+                    _pairs(turns, ways, blocks, _verifying(size_kb), (transport, transport + VERIFIED), rounds)
+                if size_kb == SIZES_KB[0]:
+                    _pairs(turns, ways, blocks, BESIDE_UCX, ("shm", UCX_MESSAGES), rounds)
     samples = turns.samples
     units = {case: unit_of_name(case) for case in samples}
     machine = machine_facts() | {
@@ -139,6 +139,15 @@ def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int)
     variants = _timed(ways, layout, case)
     for index in range(-1, rounds):
         turns.take(variants, index)
+
+
+def _pairs(turns: Turns, ways: Ways, blocks: int, case: str, names: tuple[str, str], rounds: int) -> None:
+    """Of scattered blocks, where both are linked."""
+    scattered = _timed(ways, Layout.of("scattered", blocks), case)
+    if not scattered.keys() >= set(names):
+        return
+    for index in range(-1, rounds * PAIRS):
+        turns.take({name: scattered[name] for name in names}, index)
 
 
 def _timed(ways: Ways, layout: Layout, case: str) -> Mapping[str, Measure]:
@@ -191,12 +200,9 @@ def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goa
                 ratio = paired_ratio(variants[transport], variants[transport + VERIFIED])
                 name = f"{size_kb} KB scattered: time of a verified read by {transport}, beside one that is not"
                 goals.append(judged(name, ratio, most=MOST_VERIFYING))
-    variants, name = (
-        samples[_case(4, "scattered")],
-        "4 KB scattered: shm beside messages over UCX, defaults, one at a time",
-    )
-    if UCX_MESSAGES in variants:
-        goals.append(at_least(name, paired_ratio(variants["shm"], variants[UCX_MESSAGES]), 5.5))
+    name = "4 KB scattered: shm beside messages over UCX, defaults, one at a time"
+    if beside_ucx := samples.get(BESIDE_UCX):
+        goals.append(at_least(name, paired_ratio(beside_ucx["shm"], beside_ucx[UCX_MESSAGES]), 5.5))
     else:
         goals.append(Goal(name, "at least 5.5", "", None, "UCX is not installed, or joins no two processes here"))
     goal = "scattered: tcp beside vectored sockets, the least of all sizes"

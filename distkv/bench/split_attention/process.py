@@ -16,7 +16,7 @@ from distkv.bench.split_attention.dist_attention import Debtor
 from distkv.bench.split_attention.door import Door, Reached
 from distkv.bench.split_attention.network import Place, within
 from distkv.bench.split_attention.ring import Ring
-from distkv.bench.split_attention.split import DTYPE, Share, Split
+from distkv.bench.split_attention.split import DTYPE, Share, Split, memories
 from distkv.bench.split_attention.tensor_parallel import HeadParallel
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, Link, Name, Way
 from distkv.bench.workloads.computing.creditor import SPAN
@@ -62,8 +62,10 @@ def main(told: Told) -> None:
     split, process = told.split, told.process
     device = CpuDevice()
     device.backend.use_threads(1, () if told.core is None else (told.core,))
-    by_sequence = Share(split, split.blocks_of(process), range(split.heads), split.rows)
-    by_heads = Share(split, range(split.blocks), split.heads_of(process), split.rows)
+    parts = (split.blocks_of(process), range(split.heads)), (range(split.blocks), split.heads_of(process))
+    by_sequence, by_heads = (
+        Share(split, *part, split.rows, memory) for part, memory in zip(parts, memories(split, parts), strict=True)
+    )
     registry = SpanRegistry()
     registry.grant(SPAN, tuple(range(len(split.blocks_of(process)))))
     server = AttendServer(by_sequence.pool, registry, by_sequence.config, DTYPE, device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ _MASK, _HALF = (np.uint64(int(four * 4, 16)) for four in ("807f", "3f00"))
 _QUERY_SIZE = 3.0
 """So large that some keys weigh many times what others do, as they do in a model."""
 _EXACT_BLOCKS = 32
+_TURN_BYTES = 1 << 16
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -103,15 +105,30 @@ class Split(msgspec.Struct, frozen=True):
         return raw.reshape(2, self.heads, -1)
 
 
+def memories(split: Split, parts: Iterable[tuple[range, range]]) -> list[PoolMemory]:
+    """Memory for shares of these rBlocks with these heads.
+
+    Some memory of a machine is slower than other, and what is taken together is alike: all are taken by turns, so that
+    no share has the better one.
+    """
+    found = [
+        PoolMemory(slot_bytes(split.config(len(heads)), BLOCK_TOKENS, DTYPE), len(blocks)) for blocks, heads in parts
+    ]
+    for first in range(0, max(memory.size_bytes for memory in found), _TURN_BYTES):
+        for memory in found:
+            np.frombuffer(memory.view, dtype=np.uint8)[first : first + _TURN_BYTES : mmap.PAGESIZE] = 0
+    return found
+
+
 class Share:
-    """Some rBlocks of the request with some of its heads, drawn into a pool of its own; `close` frees it.
+    """Some rBlocks of the request with some of its heads, drawn into `memory`, or a pool of its own.
 
     metadata: of `rows` queries over all of them.
     """
 
-    def __init__(self, split: Split, blocks: range, heads: range, rows: int) -> None:
+    def __init__(self, split: Split, blocks: range, heads: range, rows: int, memory: PoolMemory | None = None) -> None:
         self.config = split.config(len(heads))
-        self.memory = PoolMemory(slot_bytes(self.config, BLOCK_TOKENS, DTYPE), len(blocks))
+        self.memory = memory or memories(split, [(blocks, heads)])[0]
         self.pool = KvPool(self.config, len(blocks), BLOCK_TOKENS, DTYPE, self.memory.view, PanelKv)
         bits = np.frombuffer(self.memory.view, dtype=np.uint64).reshape(len(blocks), split.layers, 2, len(heads), -1)
         for slot, block in enumerate(blocks):

@@ -24,7 +24,9 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {row["case"] for row in report["results"]}
     variants = {row["variant"] for row in report["results"]}
     kinds = {*KINDS, "scattered, in pairs"} if "shm, verified" in variants else KINDS
-    assert cases == {f"{size} KB {kind}, GB/s" for size in (4, 32) for kind in kinds} | {"16 KB there and back, µs"}
+    expected = {f"{size} KB {kind}, GB/s" for size in (4, 32) for kind in kinds} | {transfer.QUERIES}
+    beside_ucx = {transfer.BESIDE_UCX} if transfer.UCX_MESSAGES in variants else set()
+    assert cases == expected | beside_ucx
     queries = {row["variant"] for row in report["results"] if row["case"] == transfer.QUERIES}
     assert queries == {"shm", "tcp"} | {
         f"{name}, {where}" for name in ("shm", "tcp") for where in placements() if where
