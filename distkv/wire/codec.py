@@ -64,8 +64,12 @@ class EnvelopeDecoder(Generic[Body]):
 
 
 def encode_envelope(envelope: Envelope[Control], limit_bytes: int | None = None) -> bytes:
-    """One control-plane frame. Raises FrameTooLarge over `limit_bytes`, which is the limit of its reader."""
-    frame = _encoder.encode(envelope)
+    """One control-plane frame. Raises FrameTooLarge over `limit_bytes`, which is the limit of its reader, and
+    MalformedMessage for a number that no reader takes."""
+    try:
+        frame = _encoder.encode(envelope)
+    except OverflowError as e:
+        raise MalformedMessage(f"{type(envelope.body).__name__}: {e}") from None
     if limit_bytes is not None and len(frame) > limit_bytes:
         raise FrameTooLarge(len(frame), limit_bytes)
     return frame

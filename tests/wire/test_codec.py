@@ -19,9 +19,10 @@ from distkv.errors import FrameTooLarge, MalformedMessage, WireError
 from distkv.types import SamplingParams
 from distkv.wire.codec import decode_header, encode_envelope, encode_header
 from distkv.wire.inboxes import CAPTURE
-from distkv.wire.messages.common import Epoch
+from distkv.wire.messages.common import MAX_AMOUNT, MAX_COUNT, Epoch
 from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
 from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.to_client import ClusterState
 from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
 from tests.examples import examples
 from tests.token_ids import packed, prompt_fields
@@ -163,6 +164,25 @@ def test_no_slot_and_no_entry_is_negative() -> None:
     for header in (ReadBlocks(slots=(0, -1)), Partials(step_id=1, layer=0, stale=(-1,))):
         with pytest.raises(MalformedMessage, match=">= 0"):
             decode_header(encode_header(header))
+
+
+def test_what_many_members_say_can_be_summed() -> None:
+    """The largest amounts of very many, also times another one, still are numbers that a message can have."""
+    assert 2**32 * MAX_AMOUNT <= MAX_COUNT and MAX_AMOUNT * MAX_AMOUNT <= MAX_COUNT
+    beat = {"type": "Heartbeat", "instance_id": "i", "incarnation": 1, "seq": 1, "base": 0, "full": True}
+    member = {"instance_id": "i", "address": "tcp://x:1", "incarnation": 1}
+    for body in (
+        beat | {"lendable_blocks": 2**64 - 1},
+        beat | {"debtors": [["i0", 2**31]]},
+        {"type": "Join", "compat": "", "member": member | {"block_tokens": 2**64 - 1}},
+    ):
+        with pytest.raises(MalformedMessage, match=f"<= {MAX_AMOUNT}"):
+            decode_envelope(msgpack.packb({"id": "x", "sender": "x", "body": body}))
+
+
+def test_a_number_that_no_reader_takes_is_not_sent() -> None:
+    with pytest.raises(MalformedMessage, match="ClusterState"):
+        encode_envelope(wrap(ClusterState(lent_blocks=2**64)))
 
 
 def test_too_large() -> None:

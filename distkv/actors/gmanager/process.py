@@ -18,11 +18,12 @@ from distkv.actors.gmanager.acks import Acks
 from distkv.actors.gmanager.outbox import Outbox
 from distkv.actors.task_scope import task_scope
 from distkv.actors.trace import Trace
+from distkv.actors.unsent import UnsentMessages
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, Broadcast, GManagerCommand, GManagerRequested, Publish, Tick
-from distkv.errors import ConfigError
+from distkv.errors import ConfigError, WireError
 from distkv.log.line_limit import LineLimit
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
@@ -64,6 +65,7 @@ class GManagerActor:
         self._trace.gmanager_begins(config, incarnation)
         self._validates = config.validate_state
         self._no_addresses = LineLimit()
+        self._unsent = UnsentMessages()
         self._alarm = Alarm(clock, self._core.next_deadline, self.tick, TICK_REST_S)
 
     async def serve(self) -> None:
@@ -130,11 +132,17 @@ class GManagerActor:
                     self._acks.put(command.route, ack, cause)
                 case Answer():
                     self._acks.send_now(command.route)
-                    self._server.send(command.route, self._envelopes.wrap(command.body, cause))
+                    self._answer(command, cause)
                 case Broadcast():
                     self._outbox.put(command, cause)
                 case Publish():
                     self._lines.publish(command.event, cause)
+
+    def _answer(self, command: Answer, cause: str) -> None:
+        try:
+            self._server.send(command.route, self._envelopes.wrap(command.body, cause))
+        except WireError as error:
+            self._unsent.report(command.body, error)
 
 
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:

@@ -19,14 +19,14 @@ from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.step_chunks import StepChunks
 from distkv.actors.instance.worker_group import WorkerGroup
-from distkv.actors.overlong import OverlongMessages
 from distkv.actors.trace import Trace
+from distkv.actors.unsent import UnsentMessages
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
 from distkv.control.recording.records import Introduced
 from distkv.control.rmanager.state_machine import RManager
-from distkv.errors import ClusterError, FrameTooLarge
+from distkv.errors import ClusterError, WireError
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -90,7 +90,7 @@ class InstanceActor:
         )
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._follow_ups: list[c.Event] = []
-        self._overlong = OverlongMessages()
+        self._unsent = UnsentMessages()
         self._lines = EventLines(self._clock)
         self._alarm = Alarm(self._clock, self._next_deadline, self.tick)
         self._ticks = 0
@@ -291,22 +291,24 @@ class InstanceActor:
     def _answer(self, command: c.Answer, cause: str) -> None:
         try:
             is_there = self._server.send(command.route, self._envelopes.wrap(command.body, cause))
-        except FrameTooLarge as error:
-            self._answer_overlong(command, error, cause)
+        except WireError as error:
+            self._answer_unsent(command, error, cause)
             return
         if not is_there:
             self._follow_ups.append(c.ClientGone(command.route))
 
-    def _answer_overlong(self, command: c.Answer, error: FrameTooLarge, cause: str) -> None:
+    def _answer_unsent(self, command: c.Answer, error: WireError, cause: str) -> None:
         """What no client would read fails its own request or query, and nothing else on that connection."""
         route, body = command.route, command.body
         if isinstance(body, tc.TokenChunks):
             for chunk in body.chunks:
                 self._answer(c.Answer(route, chunk), cause)
             return
-        self._overlong.report(body, error)
+        self._unsent.report(body, error)
         if isinstance(body, tc.TokenChunk):
-            ended = tc.RequestEnded(request_id=body.request_id, kind="failed", reason=f"an answer is too long: {error}")
+            ended = tc.RequestEnded(
+                request_id=body.request_id, kind="failed", reason=f"an answer cannot be sent: {error}"
+            )
             self._answer(c.Answer(route, ended), cause)
             self._follow_ups.append(c.ClientRequested(route, tr.Cancel(request_id=body.request_id)))
         elif isinstance(body, tc.Status):

@@ -12,8 +12,8 @@ from typing import Generic
 
 import structlog
 
-from distkv.actors.overlong import OverlongMessages
-from distkv.errors import ConfigError, FrameTooLarge, LinkClosed, WireError
+from distkv.actors.unsent import UnsentMessages
+from distkv.errors import ConfigError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.codec import EnvelopeDecoder
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -54,7 +54,7 @@ class Connection(Generic[Body]):
     ) -> None:
         self.name, self.address = name, address
         self._envelopes = envelopes
-        self._overlong = OverlongMessages()
+        self._unsent = UnsentMessages()
         self._loop = asyncio.get_running_loop()
         self._unanswered_since_s: float | None = None
         self._reported_s = -REPORT_S
@@ -82,8 +82,8 @@ class Connection(Generic[Body]):
             self._unanswered_since_s = self._loop.time()
         try:
             return self._channel.send(self._envelopes.wrap(body, cause))
-        except FrameTooLarge as error:
-            self._overlong.report(body, error)
+        except WireError as error:
+            self._unsent.report(body, error)
             return False
 
     async def read(self, on_message: Callable[[Body, str], None]) -> None:

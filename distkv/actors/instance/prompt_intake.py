@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,14 @@ MAX_WAITING_BYTES = 64 * 2**20
 MAX_THREADS = 2
 MAX_CHECKED = 2**19
 """Token ids that are unpacked, and compared with the vocabulary, in one turn of the event loop: in a millisecond."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A prompt that is being read. cause: the id of what caused it."""
+
+    cause: str
+    is_cancelled: bool = False
 
 
 class PromptIntake:
@@ -54,9 +63,8 @@ class PromptIntake:
         self._handle = handle
         self._answer = answer
         self._most_tokens = most_tokens
-        self._reading: dict[tuple[bytes, str], str] = {}  # and the id of what caused it
+        self._reading: dict[tuple[bytes, str], Reading] = {}
         self._waiting_bytes = 0
-        self._cancelled: set[tuple[bytes, str]] = set()
         self._closed = ""
         self._threads = Places(MAX_THREADS)
 
@@ -74,7 +82,7 @@ class PromptIntake:
         elif self._tokenizer is None and _has_text(submit):
             reason = "the model has no tokenizer: send the prompt as token ids, without bad_words and structured_output"
             self._refuse(key, reason, cause)
-        elif key in self._reading:
+        elif key in self._reading and not self._reading[key].is_cancelled:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
         elif len(self._reading) >= MAX_READING:
             self._refuse(key, f"{MAX_READING} prompts are waiting to be read", cause, retryable=True)
@@ -82,28 +90,29 @@ class PromptIntake:
             reason = f"{self._waiting_bytes} bytes of prompts are waiting to be read"
             self._refuse(key, reason, cause, retryable=True)
         else:
-            self._reading[key] = cause
+            # One that was cancelled and whose id is used again is heard of no more.
+            self._reading[key] = reading = Reading(cause)
             self._waiting_bytes += _size(submit)
-            self._group.create_task(self._read(submit, route, cause), name=f"read the prompt of {key[1]}")
+            self._group.create_task(self._read(submit, route, reading), name=f"read the prompt of {key[1]}")
 
     def close(self, reason: str) -> None:
         """The instance drains. Tokenize nothing any more: what is under way is handed back at once, as retryable, and
         so is what comes."""
         self._closed = reason
-        for key, cause in self._reading.items():
-            self._refuse(key, reason, cause, retryable=True, is_draining=True)
+        for key, reading in self._reading.items():
+            self._refuse(key, reason, reading.cause, retryable=True, is_draining=True)
         self._reading.clear()
 
     def cancel(self, request_id: str, route: bytes) -> bool:
         """True if the request's prompt is still being read; it is cancelled as soon as it is not."""
-        key = (route, request_id)
-        if key in self._reading:
-            self._cancelled.add(key)
-            return True
-        return False
+        reading = self._reading.get((route, request_id))
+        if reading is None:
+            return False
+        reading.is_cancelled = True
+        return True
 
-    async def _read(self, submit: Submit, route: bytes, cause: str) -> None:
-        key = (route, submit.request_id)
+    async def _read(self, submit: Submit, route: bytes, reading: Reading) -> None:
+        key, cause = (route, submit.request_id), reading.cause
         most, max_tokens = self._most_tokens(), submit.params.max_tokens
         event: c.Tokenized | None = None
         refusal: RequestEnded | None = None
@@ -136,10 +145,10 @@ class PromptIntake:
             refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
         finally:
             # From here on a cancel finds the request where it is handled.
-            is_handed_back = self._reading.pop(key, None) is None
+            is_handed_back = self._reading.get(key) is not reading
+            if not is_handed_back:
+                del self._reading[key]
             self._waiting_bytes -= _size(submit)
-            is_cancelled = key in self._cancelled
-            self._cancelled.discard(key)
         if event is not None and event.grammar_id is not None and (is_handed_back or refusal is not None):
             self._grammars.release(event.grammar_id)
         if is_handed_back:
@@ -149,7 +158,7 @@ class PromptIntake:
             return
         assert event is not None
         self._handle(event, cause)
-        if is_cancelled:
+        if reading.is_cancelled:
             self._handle(c.ClientRequested(route, Cancel(request_id=submit.request_id)), cause)
 
     async def _tokenize(self, submit: Submit, given: array[int] | None, route: bytes, most: int) -> c.Tokenized:

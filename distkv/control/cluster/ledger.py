@@ -78,11 +78,12 @@ class Entry:
 
     @property
     def reported_state(self) -> InstanceState:
-        """What it says of itself; one that has left is dead."""
+        """What it says of itself; one that has left is dead, and one that does not say what it serves is starting."""
         if self.member.state == "dead":
             return "dead"
         reported = self.member.state if self.heartbeat is None else self.heartbeat.state
-        return STATES.get(reported, "starting")  # that is one of a later version
+        # What is not known is of a later version.
+        return STATES.get(reported, "starting") if self.compat else "starting"
 
     @property
     def is_empty(self) -> bool:

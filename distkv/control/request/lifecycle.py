@@ -17,11 +17,12 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.errors import context_length_exceeded
 from distkv.recent_peak import RecentPeak
-from distkv.structured_output import FIELD
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
 
+Kind = Literal["failed", "refused"]
+"""How a request ends without its answer."""
 MEMORY_BACK_S = 5.0
 """After so long an instance that died may be back, if it is started again at once."""
 
@@ -204,7 +205,8 @@ class RequestLifecycle:
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
         if result.problem:
-            self.fail(seq, f"{FIELD}: {result.problem}", now, kind="refused")
+            kind: Kind = "failed" if result.is_fault else "refused"
+            self.fail(seq, result.problem, now, retryable=False, kind=kind)
         elif part.sampled and result.token is not None:
             self._append(seq, result.token, result, now)
 
@@ -260,7 +262,7 @@ class RequestLifecycle:
         now: float,
         retryable: bool = True,
         *,
-        kind: Literal["failed", "refused"] = "failed",
+        kind: Kind = "failed",
     ) -> None:
         """End a request without (all of) its answer. refused: it can have none, here or elsewhere."""
         retryable = retryable and kind == "failed"

@@ -25,7 +25,10 @@ _HUGE = 1e300
 
 def choose(logits: Tensor, tables: Tables, shape: Shape, seen: SeenTokens) -> Tensor:
     """int64 [R]: a token for each row of float32 logits [R, vocab], by one draw by inverse distribution in order of
-    token id, or the likeliest one where the temperature is 0. All are on one device; `seen` learns what is new."""
+    token id, or the likeliest one where the temperature is 0. All are on one device; `seen` learns what is new.
+
+    Of logits of which one is NaN or infinity, vocab itself, or a token that has such a logit.
+    """
     numbers = Numbers(*tables.numbers[:, :, None])
     scores = logits.double()
     if tables.bias_at is not None and tables.bias is not None:
@@ -40,7 +43,7 @@ def choose(logits: Tensor, tables: Tables, shape: Shape, seen: SeenTokens) -> Te
 
 def argmax(logits: Tensor) -> Tensor:
     """int64 [N]: the token of each row of float32 logits [N, vocab] when nothing but its likelihood counts; of equals
-    the first."""
+    the first. What is no number is the largest."""
     # numpy looks through a row in a tenth of the time that torch takes.
     return logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.logprobs import Scored, read, score, score_in_slices
 from distkv.engine.sampling.seen import SeenTokens
 from distkv.engine.step.batch import Batch, BatchSeq, PlannedSeq
+from distkv.structured_output import FIELD
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.counters import Counters
@@ -27,6 +29,9 @@ Sequenced = BatchSeq | PlannedSeq
 
 HOST_NUMBERS = 2**18
 """Scores that a CPU draws from at once, so that they stay in its cache: some rows, one at least."""
+NOT_FINITE = (
+    "the logits are no finite numbers: weights of the checkpoint are broken, or its numbers are too large for the dtype"
+)
 
 
 @dataclass(slots=True)
@@ -38,12 +43,14 @@ class SequenceOutput:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     complete: bool = False
     problem: str = ""
+    is_fault: bool = False
 
 
 @dataclass(slots=True)
 class Sampled:
-    """What is on its way to the host. tokens: int64 [M], on the device, of `wanted`. scored: rows of it whose logprobs
-    come; prompts: (sequence, number of its tokens, most likely ones of each) in the order in which theirs come."""
+    """What is on its way to the host. tokens: int64 [M], on the device, of `wanted`, each of the vocabulary. scored:
+    rows of it whose logprobs come; prompts: (sequence, number of its tokens, most likely ones of each) in the order in
+    which theirs come."""
 
     tokens: Tensor
     wanted: list[tuple[Sequenced, Sampling]]
@@ -111,7 +118,10 @@ class Sampler:
         if masks.are_any:
             masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)}, device)
             likeliest = None
-        tokens = self._choose(wanted, logits, likeliest)
+        chosen = self._choose(wanted, logits, likeliest)
+        # What is no token of the vocabulary must not be looked up by a step that goes on with it.
+        tokens = chosen.clamp(max=logits.shape[-1] - 1)
+        logits_of_tokens = logits.gather(1, tokens[:, None])
         slices: list[Scored] = []
         scored = [row for row, (seq, sampling) in enumerate(wanted) if sampling.logprobs is not None and not seq.lost]
         if scored:
@@ -134,19 +144,23 @@ class Sampler:
                     slices += parts
                     prompts.append((seq, [len(part.ranks) for part in parts]))
                 start = end
-        copy = device.to_host(tokens, *(part for one in slices for part in one))
+        copy = device.to_host(chosen, logits_of_tokens, *(part for one in slices for part in one))
         return Sampled(tokens, wanted, scored, prompts, copy)
 
     def _report(self, sampled: Sampled, found: Sequence[Tensor], outputs: dict[str, SequenceOutput]) -> None:
         """found: on the host, as `Sampled.copy` has them."""
-        tokens, *parts = found
+        chosen, logits, *parts = found
+        vocab_size = self._model.config.vocab_size
         slices = [Scored(*parts[first : first + 5]) for first in range(0, len(parts), 5)]
-        for (seq, sampling), token in zip(sampled.wanted, tokens.tolist(), strict=True):
+        for (seq, sampling), token, (logit,) in zip(sampled.wanted, chosen.tolist(), logits.tolist(), strict=True):
             output = outputs[seq.step.request_id]
-            output.token = token
+            output.token = min(token, vocab_size - 1)
             if sampling.grammar_id is not None and not seq.lost:
-                constraint = self._constraints.sampled(seq.step.request_id, token)
-                output.complete, output.problem = constraint.is_complete, constraint.problem
+                constraint = self._constraints.sampled(seq.step.request_id, output.token)
+                output.complete = constraint.is_complete
+                output.problem = constraint.problem and f"{FIELD}: {constraint.problem}"
+            if token >= vocab_size or not math.isfinite(logit):
+                output.problem, output.is_fault = NOT_FINITE, True
         if sampled.scored:
             tops = [sampled.wanted[row][1].logprobs or 0 for row in sampled.scored]
             for row, logprobs in zip(sampled.scored, read(slices.pop(0), tops), strict=True):
@@ -159,7 +173,8 @@ class Sampler:
                 outputs[seq.step.request_id].prompt_logprobs += tuple(read_slice)
 
     def _choose(self, wanted: Sequence[tuple[Sequenced, Sampling]], logits: Tensor, likeliest: Tensor | None) -> Tensor:
-        """int64 [M], where the logits [M, vocab] lie: a token for each sequence."""
+        """int64 [M], where the logits [M, vocab] lie: a token for each sequence. Where logits are no numbers, it is
+        what `choose` and `argmax` say."""
         draws = [
             (row, self._draw(seq, sampling))
             for row, (seq, sampling) in enumerate(wanted)

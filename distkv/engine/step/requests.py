@@ -95,4 +95,5 @@ class Requests:
             prompt_logprobs=output.prompt_logprobs,
             complete=output.complete,
             problem=clipped(output.problem),
+            is_fault=output.is_fault,
         )

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 PROTOCOL_VERSION = 2
 MAX_REASON = 4096
+MAX_COUNT, MAX_AMOUNT = 2**63 - 1, 2**31 - 1
 
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -24,7 +25,10 @@ HostKey = Annotated[str, Meta(max_length=256)]
 Compat = Annotated[str, Meta(max_length=256)]
 Word = Annotated[str, Meta(max_length=32)]
 Reason = Annotated[str, Meta(max_length=MAX_REASON)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Checksum = Annotated[int, Meta(ge=0)]
+Amount = Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
+"""Of rBlocks, tokens or requests, as members say them: the sum over a cluster, and the product of two, are Counts."""
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 _PACKED_IDS = Meta(extra={"packed": "token ids"})
@@ -107,14 +111,14 @@ class Member(Value, frozen=True):
     state: Word = "starting"  #: `starting`, `ready`, `draining`, `unreachable` or `dead`
     pid: int = 0  #: process of the rManager
     worker_pid: int = 0  #: process of the engine worker
-    block_tokens: Count = 0  #: tokens per rBlock (P)
-    total_blocks: Count = 0  #: rBlocks in its pool
-    lendable_blocks: Count = 0  #: most rBlocks it would lend when idle
-    free_blocks: Count = 0  #: rBlocks free when this entry last changed
+    block_tokens: Amount = 0  #: tokens per rBlock (P)
+    total_blocks: Amount = 0  #: rBlocks in its pool
+    lendable_blocks: Amount = 0  #: most rBlocks it would lend when idle
+    free_blocks: Amount = 0  #: rBlocks free when this entry last changed
     data: DataEndpoint | None = None  #: its tensor endpoint; None until the worker is ready
     heartbeat_s: Seconds = 0.0  #: its period; a gManager judges its silence by it. 0: as the gManager's own setting
     #: tokens of the longest request it takes, prompt and output; 0 is no limit but memory
-    max_model_len: Count = 0
+    max_model_len: Amount = 0
     left: bool = False  #: it is `dead` because it ended in good order; only a gManager says so
     #: hash of its tokenizer's tokens, by which a gateway knows its model; empty without one, and from former versions
     vocabulary: Word = ""

@@ -50,8 +50,10 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     logprobs: TokenLogprobs | None = None  #: those of `token`, if `sample.logprobs` was set
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step requested, in order
     complete: bool = False  #: with `token` the output is what its grammar wants, and nothing can follow
-    #: why the request cannot go on: its grammar leaves no token, or costs too much to follow; `token` is void
+    #: why the request cannot go on: its grammar leaves no token or costs too much to follow, which begins with the
+    #: field, or the model gave no numbers; `token` is void
     problem: Reason = ""
+    is_fault: bool = False  #: whether `problem` is the model's, and not the request's
 
 
 class StepResult(Message, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from distkv.types import ServingState
 from distkv.wire.messages.common import (
+    Amount,
     BorrowId,
     Compat,
     Count,
@@ -67,7 +68,7 @@ class RequestPlacementEntry(Value, frozen=True):
 
     req_id: RequestId  #: the request
     inst_id: InstanceId  #: the instance whose slots are counted, which is the sender
-    num_blocks: Count  #: absolute number of rBlocks; 0 if there are none any more
+    num_blocks: Amount  #: absolute number of rBlocks; 0 if there are none any more
     local: bool  #: true from the request's debtor, false from a creditor
 
 
@@ -75,15 +76,15 @@ class Debtor(Value, frozen=True, array_like=True):
     """How many rBlocks an instance has borrowed from the sender of a heartbeat (000, Fig. 4)."""
 
     instance_id: InstanceId  #: the debtor
-    num_blocks: Count  #: rBlocks granted to it, filled or not
+    num_blocks: Amount  #: rBlocks granted to it, filled or not
 
 
 class LongRequest(Value, frozen=True, array_like=True):
     """A running request, by what of it could lie elsewhere (001 §6.2)."""
 
     request_id: RequestId  #: the request
-    movable_blocks: Count  #: its full rBlocks in the sender's pool that are to stay there
-    remote_blocks: Count  #: its rBlocks that lie, or are to lie, at creditors
+    movable_blocks: Amount  #: its full rBlocks in the sender's pool that are to stay there
+    remote_blocks: Amount  #: its rBlocks that lie, or are to lie, at creditors
 
 
 class DroppedMove(Value, frozen=True, array_like=True):
@@ -106,32 +107,32 @@ class Heartbeat(Message, frozen=True):
     #: the loans given, by debtor; at most 4,096, the largest
     debtors: Annotated[tuple[Debtor, ...], Meta(max_length=MAX_REPORTED)] = ()
     state: ServingState = "ready"  #: what it says of itself; that it is unreachable or dead, others say
-    total_blocks: Count = 0  #: rBlocks in the pool
-    free_blocks: Count = 0  #: rBlocks in nobody's use
-    lendable_blocks: Count = 0  #: rBlocks a debtor could be granted now; 0 unless ready
-    running: Count = 0  #: requests in the batch
-    waiting: Count = 0  #: requests that wait for memory
-    waiting_blocks: Count = 0  #: rBlocks that the waiting requests lack
+    total_blocks: Amount = 0  #: rBlocks in the pool
+    free_blocks: Amount = 0  #: rBlocks in nobody's use
+    lendable_blocks: Amount = 0  #: rBlocks a debtor could be granted now; 0 unless ready
+    running: Amount = 0  #: requests in the batch
+    waiting: Amount = 0  #: requests that wait for memory
+    waiting_blocks: Amount = 0  #: rBlocks that the waiting requests lack
     step_s: Seconds = 0.0  #: recent time per step in seconds, exponential mean
-    context_tokens: Count = 0  #: KV tokens of the running requests, wherever they lie
-    prefill_tokens: Count = 0  #: tokens of running and waiting requests that are to be computed before they decode
-    borrowed_blocks: Count = 0  #: rBlocks granted to it by creditors, filled or not
-    lent_blocks: Count = 0  #: rBlocks granted to debtors, filled or not
+    context_tokens: Amount = 0  #: KV tokens of the running requests, wherever they lie
+    prefill_tokens: Amount = 0  #: tokens of running and waiting requests that are to be computed before they decode
+    borrowed_blocks: Amount = 0  #: rBlocks granted to it by creditors, filled or not
+    lent_blocks: Amount = 0  #: rBlocks granted to debtors, filled or not
     #: where the policy plans moves: rBlocks that each of the oldest waiting requests lacks, oldest first; at most 16
-    waiting_sizes: Annotated[tuple[Count, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    waiting_sizes: Annotated[tuple[Amount, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
     #: recent time of a step of decodes in seconds, as far as it does not grow with the batch; 0 is unknown
     decode_base_s: Seconds = 0.0
     decode_row_s: Seconds = 0.0  #: and for each request in it
     prompt_token_s: Seconds = 0.0  #: recent time per token of a prompt in seconds; 0 is unknown
-    output_tokens: Count = 0  #: what a request is expected to generate, by those that ended there; 0 is unknown
+    output_tokens: Amount = 0  #: what a request is expected to generate, by those that ended there; 0 is unknown
     #: where the policy plans moves: the running requests with most movable rBlocks, most first; at most 8
     longest: Annotated[tuple[LongRequest, ...], Meta(max_length=MAX_LONGEST)] = ()
     #: rBlocks that the running requests are expected to need yet, besides what is kept for them at creditors
-    growing_blocks: Count = 0
-    max_num_seqs: Count = 0  #: most requests in its batch; 0 is not known
+    growing_blocks: Amount = 0
+    max_num_seqs: Amount = 0  #: most requests in its batch; 0 is not known
     #: where the policy plans moves: tokens that each of those in `waiting_sizes` would need memory for at an instance
     #: that it is sent to instead; 0 if it has begun or has to stay
-    waiting_tokens: Annotated[tuple[Count, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    waiting_tokens: Annotated[tuple[Amount, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
     #: planned moves that were dropped of late, each in four heartbeats; at most 16, the newest
     dropped_moves: Annotated[tuple[DroppedMove, ...], Meta(max_length=MAX_DROPPED)] = ()
     #: requests that have come since the heartbeat before, whatever became of them; at most 256, the newest
@@ -144,7 +145,7 @@ class Refusal(Value, frozen=True, array_like=True):
     """A creditor that refused, and how much it reported as lendable."""
 
     instance_id: InstanceId  #: the creditor that refused, or granted less than requested
-    free_blocks: Count  #: rBlocks it reported as still lendable
+    free_blocks: Amount  #: rBlocks it reported as still lendable
 
 
 class BorrowQuery(Message, frozen=True):
@@ -152,23 +153,23 @@ class BorrowQuery(Message, frozen=True):
 
     instance_id: InstanceId  #: the debtor
     borrow_id: BorrowId  #: names this borrow; repeated in the answer
-    num_blocks: Count  #: rBlocks still missing
+    num_blocks: Amount  #: rBlocks still missing
     #: refusals during this borrow; they correct the ledger before it is read; at most 1,024
     refusals: Annotated[tuple[Refusal, ...], Meta(max_length=MAX_NAMES)] = ()
     exclude: Names = ()  #: instances to leave out, such as the creditor that reclaims its memory; at most 1,024
     suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
     #: tokens that all of the request needs memory for, if it has not begun and may go elsewhere; 0 if it stays
-    movable_tokens: Count = 0
+    movable_tokens: Amount = 0
     request_id: Annotated[str, Meta(max_length=256)] = ""  #: that request; empty if it stays
-    prompt_tokens: Count = 0  #: of `movable_tokens`, what is to be computed before it decodes; 0 is unknown
+    prompt_tokens: Amount = 0  #: of `movable_tokens`, what is to be computed before it decodes; 0 is unknown
 
 
 class WaitingRequest(Value, frozen=True, array_like=True):
     """A request that waits where it is, and of which nothing was computed yet."""
 
     req_id: RequestId  #: the request
-    num_tokens: Count  #: what it needs memory for: its prompt, and what its output is expected to get
-    prompt_tokens: Count = 0  #: of these, what is to be computed before it decodes; 0 is unknown
+    num_tokens: Amount  #: what it needs memory for: its prompt, and what its output is expected to get
+    prompt_tokens: Amount = 0  #: of these, what is to be computed before it decodes; 0 is unknown
 
 
 class RedispatchQuery(Message, frozen=True):
@@ -185,8 +186,8 @@ class Frozen(Message, frozen=True):
     instance_id: InstanceId  #: the sender
     run: PlanEpoch  #: as in `Freeze`
     #: rBlocks that lie at the run's creditor and can come home, at most as many as `Freeze` named; 0: nothing is frozen
-    num_blocks: Count = 0
-    spare_blocks: Count = 0  #: slots that it has set aside to begin with
+    num_blocks: Amount = 0
+    spare_blocks: Amount = 0  #: slots that it has set aside to begin with
     reason: Reason = ""  #: why nothing is frozen
 
 
@@ -195,7 +196,7 @@ class Swapped(Message, frozen=True):
 
     instance_id: InstanceId  #: the sender
     run: PlanEpoch  #: as in `Swap`
-    num_blocks: Count  #: rBlocks that came home
+    num_blocks: Amount  #: rBlocks that came home
 
 
 class MembersQuery(Message, frozen=True):
@@ -210,8 +211,8 @@ class Locate(Message, frozen=True):
     """Which instance should serve a request of about this many tokens? Answered by `Located`."""
 
     request_id: RequestId  #: the request; repeated in the answer
-    num_tokens: Count = 0  #: estimate of prompt + max_tokens; 0 is unknown
-    prompt_tokens: Count = 0  #: estimate of the prompt alone; 0 is unknown
+    num_tokens: Amount = 0  #: estimate of prompt + max_tokens; 0 is unknown
+    prompt_tokens: Amount = 0  #: estimate of the prompt alone; 0 is unknown
     exclude: Names = ()  #: instances that failed this request before, or were just lost; at most 1,024
 
 

@@ -13,7 +13,9 @@ from msgspec import Meta
 from distkv.token_ids import ID_BYTES
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import (
+    Amount,
     BorrowId,
+    Checksum,
     Count,
     Epoch,
     InstanceId,
@@ -89,7 +91,7 @@ class Candidate(Value, frozen=True, array_like=True):
     """An instance that may lend, and how much it could by its last heartbeat."""
 
     instance_id: InstanceId  #: an instance that may lend
-    free_blocks: Count  #: what it was last known to have to lend, in rBlocks; may be stale
+    free_blocks: Amount  #: what it was last known to have to lend, in rBlocks; may be stale
 
 
 class Creditors(Message, frozen=True):
@@ -109,7 +111,7 @@ class MoveKvcache(Message, frozen=True):
     """
 
     request_id: RequestId  #: a running request of the receiver
-    num_blocks: Count  #: how many rBlocks, at most: its oldest full ones that lie at the receiver
+    num_blocks: Amount  #: how many rBlocks, at most: its oldest full ones that lie at the receiver
     destination: InstanceId  #: where to; the receiver itself: so many of those at creditors come home
     epoch: PlanEpoch  #: of this plan; one that is not newer than the newest of the same gManager is stale
     debtor_incarnation: int  #: of the receiver, as far as the gManager knows
@@ -125,7 +127,7 @@ class Freeze(Message, frozen=True):
     run: PlanEpoch  #: the run
     creditor_id: InstanceId  #: rBlocks that lie there are to come home
     debtor_id: InstanceId  #: rBlocks that were lent to it are to go home
-    num_blocks: Count  #: of each, as far as the gManager knows
+    num_blocks: Amount  #: of each, as far as the gManager knows
     duration_s: Seconds  #: from receipt, after which the freeze is over
 
 
@@ -133,7 +135,7 @@ class Swap(Message, frozen=True):
     """All members have frozen: bring home `num_blocks` from the creditor of the run, and say so by `Swapped`."""
 
     run: PlanEpoch  #: as in `Freeze`
-    num_blocks: Count  #: the smallest debt of the cycle
+    num_blocks: Amount  #: the smallest debt of the cycle
 
 
 class Thaw(Message, frozen=True):
@@ -155,7 +157,7 @@ class TryMoveKvcache(Message, frozen=True):
     request_id: RequestId  #: the request it is for
     debtor_id: InstanceId  #: the asking instance; must be the envelope's sender
     debtor_incarnation: int  #: its incarnation; loans to a former one are taken back
-    num_blocks: Count  #: rBlocks requested; 0: it needs none any more, and none is to be kept for it
+    num_blocks: Amount  #: rBlocks requested; 0: it needs none any more, and none is to be kept for it
     ttl_s: Seconds  #: lease requested, seconds
     waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
     #: the debtor alone could hold the request, later: who has borrowed, or has one waiting that fits, lends nothing
@@ -181,7 +183,7 @@ class Refused(Message, frozen=True):
 
     span_id: SpanId  #: as in `TryMoveKvcache`
     reason: Reason  #: one sentence
-    free_blocks: Count  #: rBlocks that could be lent now
+    free_blocks: Amount  #: rBlocks that could be lent now
     #: the creditor drains, and lends only to requests that have memory there and no other place
     is_draining: bool = False
     retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
@@ -195,14 +197,14 @@ class Vacant(Message, frozen=True):
     may ask again at once, and not when it next would. May be lost."""
 
     request_id: RequestId  #: as in `TryMoveKvcache`
-    free_blocks: Count  #: rBlocks that could be lent to it now
+    free_blocks: Amount  #: rBlocks that could be lent to it now
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):
     """A full rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
 
     slot: Count  #: where the rBlock lies in the source's pool
-    checksum: Count  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
+    checksum: Checksum  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
 
 
 class BlocksReady(Message, frozen=True):
@@ -227,7 +229,7 @@ class Complete(Message, frozen=True):
 
     span: SpanRef  #: the span
     index: Count  #: as in `BlocksReady`
-    num_blocks: Count  #: rBlocks read and verified; they are part of the span now
+    num_blocks: Amount  #: rBlocks read and verified; they are part of the span now
     problem: Reason = ""  #: why nothing was taken over; empty if all went well
 
 
@@ -238,7 +240,7 @@ class Renew(Message, frozen=True):
     spans: Annotated[tuple[SpanRef, ...], Meta(max_length=MAX_ITEMS)]  #: spans to keep
     ttl_s: Seconds  #: for how long from receipt, seconds
     #: rBlocks that the debtor has free to bring home what it borrowed, and that its requests are not about to grow into
-    room_blocks: Count = 0
+    room_blocks: Amount = 0
 
 
 class Renewed(Message, frozen=True):
@@ -278,7 +280,7 @@ class Reclaim(Message, frozen=True):
 
     span: SpanRef  #: the span to give back
     deadline_s: Seconds  #: seconds until the creditor exits, or takes the span back
-    keep_blocks: Count = 0  #: how many rBlocks of it the debtor may keep, whichever; 0 is none
+    keep_blocks: Amount = 0  #: how many rBlocks of it the debtor may keep, whichever; 0 is none
     #: the creditor drains: it wants no memory for itself, and a debtor that drains too need not hurry
     is_draining: bool = False
 

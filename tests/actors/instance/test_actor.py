@@ -270,11 +270,11 @@ async def test_an_answer_that_no_client_would_read_fails_its_own_request(running
             for _ in range(2):
                 running.actor._answer(c.Answer(route, chunk), "")
         running.actor._handle(c.Tick(), "")
-        assert [line["event"] for line in lines] == ["a message is too long"]
+        assert [line["event"] for line in lines] == ["a message cannot be sent"]
         for _ in range(2):
             ended = (await soon(client.recv())).body
             assert isinstance(ended, tc.RequestEnded) and ended.request_id == "r" and not ended.retryable
-            assert "an answer is too long" in ended.reason
+            assert "an answer cannot be sent" in ended.reason
         assert client.connected
     assert c.ClientRequested(route, tr.Cancel(request_id="r")) in running.core.of(c.ClientRequested)
 

@@ -158,7 +158,7 @@ async def test_a_message_that_is_too_long_costs_nothing_but_itself(tasks: asynci
         with capture_logs() as lines:
             assert not peers.send(peer_at(server.address), overlong, "")
             assert not peers.send(peer_at(server.address), overlong, "")
-        assert [(line["event"], line["kind"]) for line in lines] == [("a message is too long", "Renew")]
+        assert [(line["event"], line["kind"]) for line in lines] == [("a message cannot be sent", "Renew")]
         assert peers.send(peer_at(server.address), RELEASE, "")
         assert (await soon(server.recv()))[1].body == RELEASE
         peers.close()

@@ -221,6 +221,24 @@ async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer, tasks: a
     assert len(recorder.events) == 1
 
 
+async def test_the_name_of_one_that_was_cancelled_may_be_used_again(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup
+) -> None:
+    """At once, while its prompt is still read; of the first one nothing is heard."""
+    recorder = Recorder(tokenizer, tasks)
+    recorder.submit("r1", "a")
+    assert recorder.intake.cancel("r1", b"x")
+    recorder.submit("r1", "other")
+    tokenizer.go.set()
+    await recorder.handled(1)
+    await asyncio.sleep(0.05)
+    (event,) = recorder.events
+    assert isinstance(event, c.Tokenized) and list(event.token_ids) == [5]
+    recorder.submit("r1", "later")
+    await recorder.handled(2)
+    assert not recorder.answers
+
+
 async def test_too_many_are_turned_away_to_come_back(
     tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch, tasks: asyncio.TaskGroup
 ) -> None:

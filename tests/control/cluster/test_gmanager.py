@@ -72,6 +72,18 @@ def test_only_ready_instances_serve_and_lend(managed: Managed, state: str) -> No
     assert managed.candidates("a") == []
 
 
+def test_who_never_said_what_it_serves_is_not_ready(managed: Managed) -> None:
+    """Whatever its heartbeats say, until it joins with that."""
+    managed.join("a")
+    managed.beat("a")
+    managed.join("b", compat="", state="starting")
+    managed.beat("b", lendable_blocks=10**6)
+    assert managed.states() == {"a": "ready", "b": "starting"} and managed.candidates("a") == []
+    managed.join("b")
+    managed.beat("b", lendable_blocks=5)
+    assert managed.states()["b"] == "ready" and managed.candidates("a") == [("b", 5)]
+
+
 # --- who may lend
 
 

@@ -28,7 +28,7 @@ def beat(seq: int, base: int = 0, full: bool = False, placed: dict[str, int] | N
 def ledger() -> Ledger:
     ledger = Ledger()
     for name in ("a", "b"):
-        ledger.add(Entry(make_member(name, total_blocks=16), 0.0))
+        ledger.add(Entry(make_member(name, total_blocks=16), 0.0, compat="model"))
     return ledger
 
 
@@ -106,6 +106,8 @@ def test_the_state_is_that_of_the_heartbeat_before_it_that_of_the_join(ledger: L
     assert entry.reported_state == "ready"
     ledger.apply(beat(1, full=True, state="draining"))
     assert entry.reported_state == "draining"
+    entry.compat = ""
+    assert entry.reported_state == "starting", "who does not say what it serves"
     entry.member = make_member("a", state="dead")
     assert entry.reported_state == "dead"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 
+import msgspec
 import pytest
 
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
@@ -17,11 +19,11 @@ from distkv.control.loan.debtor.borrowing import (
 from distkv.control.loan.debtor.paths import Path
 from distkv.wire.messages.common import ANY_EPOCH
 from distkv.wire.messages.from_worker import Linked
-from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
+from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Refused, Release, TryMoveKvcache
 from distkv.wire.messages.to_worker import Link
 from tests.control.loan.asking import LEASE_S, MARGIN_S, Asking
-from tests.control.parts import add_sequence, issued, make_member
+from tests.control.parts import add_sequence, calls, issued, make_member
 
 
 def bodies(asking: Asking) -> list[object]:
@@ -320,6 +322,43 @@ def test_an_event_costs_the_same_however_many_borrow() -> None:
             sys.setprofile(None)
         costs.append(calls)
     assert costs[1] <= costs[0] + 5
+
+
+def test_a_query_names_no_more_than_it_may_of_all_that_refused_and_the_borrow_ends_all_the_same() -> None:
+    """The gManager took a longer one for malformed, and dropped the connection of the instance."""
+    names = [f"p{number:04}" for number in range(MAX_NAMES + 6)]
+    asking = Asking(peers=tuple(names))
+    borrow = asking.start(10**6, exclude=tuple(f"x{number}" for number in range(MAX_NAMES + 1)))
+    assert len(asking.query().exclude) == MAX_NAMES
+    for name in names:
+        asking.candidates(borrow, (name, 2))
+        asking.grant(name, asking.asked(), 1)
+    query = asking.query()
+    assert query.refusals == tuple(Refusal(name, 0) for name in names[6:]), "those it heard last"
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(query), type=BorrowQuery) == query
+    assert borrow.granted == len(names)
+    asking.candidates(borrow, *((name, 9) for name in names[:3]))
+    assert list(asking.borrower.finished) == [borrow], "who had nothing is not asked again, told of or not"
+    asking.borrower.validate()
+
+
+def test_who_refuses_again_is_among_those_heard_last() -> None:
+    borrow = Borrow("b", Asking().seq, Purpose.PLACE, 9, frozenset())
+    for name, free in (("p", 3), ("q", 0), ("s", 0), ("p", 1)):
+        borrow.note_refusal(name, free)
+    assert borrow.newest_refusals(2) == (Refusal("p", 1), Refusal("s", 0))
+
+
+def test_an_answer_costs_the_same_however_much_a_borrow_has_collected() -> None:
+    costs = []
+    for num_creditors in (10, 500):
+        names = [f"p{number:04}" for number in range(num_creditors)]
+        asking = Asking(peers=tuple(names))
+        borrow = asking.start(10**6)
+        asking.candidates(borrow, *((name, 2) for name in names))
+        counted = [calls(partial(asking.grant, name, asking_for(borrow), 1)) for name in names[:-1]]
+        costs.append(sorted(counted[-9:])[4])
+    assert costs[1] <= costs[0] + 5, costs
 
 
 def test_more_than_asked_for_is_not_used() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor import debts as debt_book
 from distkv.control.loan.debtor.borrow import Borrow, Purpose
-from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.debts import DebtBook, Renewal
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -143,6 +145,35 @@ def test_each_creditor_is_asked_in_its_own_time(
             debts.on_renewed(command.instance_id, Renewed(renewal=command.body.renewal, ttl_s=lasts))
         clock.advance(0.01)
     assert sent["p"] == 4 and 36 <= sent["q"] <= 40
+
+
+def test_a_renewal_costs_the_same_however_many_creditors_there_are() -> None:
+    """For each of them all renewals that were not answered yet were looked at."""
+    seen = []
+    for num_creditors in (10, 100):
+        state = make_state()
+        debts, seq = DebtBook(state), add_sequence(state, num_tokens=4 * num_creditors)
+        for number in range(num_creditors):
+            lend(seq, f"p{number}", 1, 1e9, number, debts)
+        debts._renewals = looked_at = CountingRenewals()
+        debts.tick(100.0)
+        debts.tick(100.0 + LEASE_S / 2)
+        assert len(looked_at) == 2 * num_creditors
+        debts.tick(100.0 + LEASE_S)
+        assert len(looked_at) == 2 * num_creditors, "those of a lease ago are forgotten"
+        seen.append(looked_at.seen / num_creditors)
+    assert seen[1] <= seen[0] <= 2.0, seen
+
+
+class CountingRenewals(dict[int, Renewal]):
+    """How many of them were looked at."""
+
+    seen = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.seen += 1
+            yield item
 
 
 @pytest.mark.parametrize("ttl_s", [0.2, 1.0, 1.9])

@@ -7,7 +7,7 @@ import pytest
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor.borrow import Purpose
-from distkv.control.loan.debtor.borrowing import KEPT_TIMES
+from distkv.control.loan.debtor.keepers import KEPT_TIMES
 from distkv.wire.messages.from_worker import Revoked
 from distkv.wire.messages.to_rmanager import (
     Granted,

@@ -45,11 +45,23 @@ def test_it_ends_with_its_grammar_and_releases_it_when_no_step_names_it() -> Non
 def test_what_cannot_go_on_is_refused_with_the_workers_words() -> None:
     serving = Serving()
     submit(serving)
-    serving.answer(serving.step(), ok(9, problem="its grammar leaves no token"))
+    serving.answer(serving.step(), ok(9, problem="structured_output: its grammar leaves no token"))
     (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
     assert ended.kind == "refused" and not ended.retryable
     assert ended.reason == "structured_output: its grammar leaves no token"
     assert serving.state.pool.num_free == 16
+
+
+def test_a_fault_of_the_model_ends_the_request_alone() -> None:
+    """It is no refusal, and no other instance of the same model does better."""
+    serving = Serving()
+    submit(serving)
+    submit(serving, "other")
+    step = serving.step()
+    serving.answer(step, ok(9, problem="no numbers", is_fault=True), ok(9, name="other"))
+    (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
+    assert (ended.request_id, ended.kind, ended.reason, ended.retryable) == ("r", "failed", "no numbers", False)
+    assert list(serving.state.sequences) == ["other"]
 
 
 def test_one_that_is_refused_or_cancelled_releases_it_too() -> None:

@@ -247,7 +247,10 @@ def test_logprobs_are_of_what_may_come(engine: Engine, vocabulary: Vocabulary) -
 def test_what_leaves_no_token_ends_the_request_alone(engine: Engine, vocabulary: Vocabulary) -> None:
     add(engine, vocabulary, StructuredOutput.regex("[a-f]{3}"))
     run = Following(engine, sampling(allowed_token_ids=(45,)))
-    assert run.step().problem == "the grammar of the output and allowed_token_ids leave no token of this model"
+    assert (
+        run.step().problem
+        == "structured_output: the grammar of the output and allowed_token_ids leave no token of this model"
+    )
     assert run.step().problem  # that was sent ahead
 
 

@@ -56,6 +56,23 @@ def token_of(result: SeqResult) -> int:
     return result.token
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_no_number_fails_its_own_sequence(engine: Engine, temperature: float) -> None:
+    """The embedding of one token is none: whoever goes on behind it gets no token, and nobody else is any worse."""
+    sampling = structs.replace(GREEDY, temperature=temperature, prompt_tokens=3)
+    good, bad = (5, 6, 7), (5, 6, 9)
+    expected = token_of(engine.run(seq_step(good, 0, 3, engine.table(8), sample=sampling))[0])
+    engine.model.weights.embed[9] = float("nan")
+    first = seq_step(bad, 0, 3, engine.table(8), name="bad", sample=sampling)
+    second = seq_step(good, 0, 3, engine.table(8), name="good", sample=sampling)
+    faulty, sound = engine.run(first, second)
+    assert faulty.is_fault and "no finite numbers" in faulty.problem
+    assert (sound.token, sound.problem, sound.is_fault) == (expected, "", False)
+    # A step sent ahead of that news goes on with some token of the vocabulary.
+    ahead = seq_step((), 3, 4, engine.table(8), name="bad", sample=sampling)
+    assert token_of(engine.run(ahead)[0]) < engine.model.config.vocab_size
+
+
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_penalties_are_those_of_transformers(engine: Engine, path: Path, sampling: Sampling) -> None:
     """Steps sent ahead: no step after the prompt brings a token. Chunks and a second request between change nothing."""

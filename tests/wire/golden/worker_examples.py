@@ -112,7 +112,9 @@ WORKER_BODIES: dict[str, tuple[str, Control]] = {
                     prompt_logprobs=(TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),),
                     complete=True,
                 ),
-                SeqResult(request_id="req-2", attempt=1, status="ok", token=3, problem="its grammar leaves no token"),
+                SeqResult(
+                    request_id="req-2", attempt=1, status="ok", token=3, problem="no finite numbers", is_fault=True
+                ),
                 SeqResult(request_id="req-3", attempt=2, status="lost", lost=("i2",)),
             ),
             compute_s=0.0125,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
+from distkv.wire.messages.to_gmanager import Refusal
 from distkv.wire.messages.to_rmanager import Candidate, MoveKvcache
 
 
@@ -29,7 +31,8 @@ class Borrow:
     trying: the creditor that was asked for `span_id`, and then, `linking`, that the worker is to be linked to.
     movable_tokens: as in `BorrowQuery`. is_avoidable: the own pool could hold the request. failed: those that did not
     answer, that no path leads to, or that keep what is free from it; they are not asked again. stays_near: only
-    creditors on the own host are asked. move: that a gManager planned, where nothing of it is done yet.
+    creditors on the own host are asked. move: that a gManager planned, where nothing of it is done yet. refusals: by
+    creditor, what it said last that it may lend, the newest last. granted: rBlocks of all `grants`.
     """
 
     borrow_id: str
@@ -51,10 +54,17 @@ class Borrow:
     linking: bool = False
     rounds: int = 0
     move: MoveKvcache | None = None
+    granted: int = 0
 
-    @property
-    def granted(self) -> int:
-        return sum(debt.capacity for debt in self.grants)
+    def note_refusal(self, creditor_id: str, free_blocks: int) -> None:
+        """This creditor has granted less than it was asked for, and may lend so many more."""
+        self.refusals.pop(creditor_id, None)
+        self.refusals[creditor_id] = free_blocks
+
+    def newest_refusals(self, most: int) -> tuple[Refusal, ...]:
+        """So many of those heard last, by creditor."""
+        newest = islice(reversed(self.refusals.items()), most)
+        return tuple(Refusal(creditor_id, free) for creditor_id, free in sorted(newest))
 
 
 class BorrowBook:
@@ -129,6 +139,7 @@ class BorrowBook:
     def collect(self, borrow: Borrow, debt: Debt) -> None:
         """A borrow under way has been granted this."""
         borrow.grants.append(debt)
+        borrow.granted += debt.capacity
         self._granted[debt.span.span_id] = borrow
 
     def forget(self, debt: Debt) -> None:
@@ -136,6 +147,7 @@ class BorrowBook:
         borrow = self._granted.pop(debt.span.span_id, None)
         if borrow is not None:
             borrow.grants.remove(debt)
+            borrow.granted -= debt.capacity
 
     def forget_all(self, borrow: Borrow, creditor_id: str) -> list[Debt]:
         """What a creditor granted is of no use; returns it."""
@@ -165,6 +177,7 @@ class BorrowBook:
             kept = self._of, self._trying, self._linking, self._granted
             assert not any(kept) and not any(self._purposes.values()), "what is over is in an index"
             return
+        assert all(b.granted == sum(debt.capacity for debt in b.grants) for b in self.all()), "grants miscounted"
         assert self._purposes == Counter(borrow.purpose for borrow in active)
         assert sorted(id(b) for held in self._of.values() for b in held) == sorted(id(b) for b in active)
         assert {b.span_id for b in active if b.trying and not b.linking} == self._trying.keys()

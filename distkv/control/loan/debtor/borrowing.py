@@ -15,6 +15,7 @@ from typing import Any
 from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
 from distkv.control.loan.debtor.borrow import Borrow, BorrowBook, Purpose
 from distkv.control.loan.debtor.candidates import Candidates
+from distkv.control.loan.debtor.keepers import Keepers
 from distkv.control.loan.debtor.leases import valid_until
 from distkv.control.loan.debtor.paths import LONGEST_UNUSED_S, Path, PathBook
 from distkv.control.request.block import Debt
@@ -25,7 +26,7 @@ from distkv.control.timers import Timers
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import Linked
-from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
+from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
 from distkv.wire.messages.to_worker import Link
 
@@ -34,8 +35,6 @@ TRY_TIMEOUT_S = 1.0
 LINK_TIMEOUT_S = 3.0
 """For the worker to say whether it is linked, counted from the grant."""
 MAX_ROUNDS = 3
-KEPT_TIMES = 2
-"""Creditors that could lend so many times what a request lacks, were they empty, are asked whenever it is tried."""
 
 
 class Borrower:
@@ -70,7 +69,7 @@ class Borrower:
         self._last_number = 0
         self._book = BorrowBook()
         self._due: Timers[str] = Timers()
-        self._kept_at: dict[Sequence, set[str]] = {}
+        self._keepers = Keepers(members)
 
     def start(
         self,
@@ -149,11 +148,11 @@ class Borrower:
 
     def may_keep(self, creditor_id: str, seq: Sequence) -> bool:
         """Whether this creditor had too little for it, and may keep some since."""
-        return creditor_id in self._kept_at.get(seq, ())
+        return creditor_id in self._keepers.of(seq)
 
     def forgo(self, seq: Sequence) -> None:
         """It has its memory, or needs none any more: creditors that had too little are to keep none for it."""
-        for creditor_id in sorted(self._kept_at.pop(seq, ())):
+        for creditor_id in self._keepers.take(seq):
             self._emit(TellPeer(creditor_id, self._wanted(seq, self._next_id("span"), 0)))
 
     def cancel(self, seq: Sequence, purpose: Purpose | None = None) -> list[Debt]:
@@ -185,7 +184,7 @@ class Borrower:
         slots = message.slots[:missing]
         borrow.rounds = 0
         if len(slots) < missing:
-            borrow.refusals[sender] = 0  # it gave all it has
+            borrow.note_refusal(sender, 0)  # it gave all it has
             self._may_keep(sender, borrow)
         until = valid_until(borrow.sent_at, message.ttl_s, self._lease_margin_s)
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
@@ -225,7 +224,7 @@ class Borrower:
         borrow = self._book.tried(sender, message.span_id)
         if borrow is not None:
             self._counters.refusals += 1
-            borrow.refusals[sender] = message.free_blocks
+            borrow.note_refusal(sender, message.free_blocks)
             self._may_keep(sender, borrow)
             self._limits.refused(sender, message, now)
             if message.is_kept:
@@ -241,8 +240,7 @@ class Borrower:
         self._paths.forget(instance_id)
         self._limits.forget(instance_id)
         self._book.take_linking(instance_id)
-        for kept_at in self._kept_at.values():
-            kept_at.discard(instance_id)
+        self._keepers.on_peer_lost(instance_id)
         for borrow in self._book.all():
             self._book.forget_all(borrow, instance_id)
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
@@ -270,18 +268,19 @@ class Borrower:
         return silent, unusable
 
     def _query(self, borrow: Borrow, now: float) -> None:
+        """Ask the gManager for candidates. Of more than a query may name it is told a part: the earlier refusals it was
+        told before, and whoever it recommends is not asked if it had nothing, or is excluded."""
         borrow.rounds += 1
         borrow.querying, borrow.sent_at = True, now
         self._due.set(borrow.borrow_id, now + QUERY_TIMEOUT_S)
-        refusals = tuple(Refusal(creditor, free) for creditor, free in sorted(borrow.refusals.items()))
         self._emit(
             TellGManager(
                 BorrowQuery(
                     instance_id=self._instance_id,
                     borrow_id=borrow.borrow_id,
                     num_blocks=borrow.num_blocks - borrow.granted,
-                    refusals=refusals,
-                    exclude=tuple(sorted(borrow.exclude)),
+                    refusals=borrow.newest_refusals(MAX_NAMES),
+                    exclude=tuple(sorted(borrow.exclude)[:MAX_NAMES]),
                     suspects=self._candidates.suspects(borrow),
                     movable_tokens=borrow.movable_tokens,
                     request_id=borrow.seq.request_id if borrow.movable_tokens else "",
@@ -292,7 +291,7 @@ class Borrower:
 
     def _consider(self, borrow: Borrow, candidates: Iterable[Candidate], now: float) -> None:
         borrow.querying = False
-        kept_at = self._kept_at.get(borrow.seq, ()) if borrow.purpose is Purpose.PLACE else ()
+        kept_at = self._keepers.of(borrow.seq) if borrow.purpose is Purpose.PLACE else ()
         borrow.candidates = self._candidates.in_order(borrow, candidates, kept_at)
         if not borrow.candidates:
             borrow.rounds = MAX_ROUNDS
@@ -339,14 +338,9 @@ class Borrower:
         )
 
     def _may_keep(self, creditor_id: str, borrow: Borrow) -> None:
-        """It had less than it was asked for, and may keep some for the request from now on. It is asked whenever the
-        request is tried, unless others that are could lend far more than it lacks."""
-        if borrow.purpose is not Purpose.PLACE:
-            return
-        kept_at = self._kept_at.setdefault(borrow.seq, set())
-        members = map(self._members.find, kept_at)
-        if sum(one.lendable_blocks for one in members if one is not None) < KEPT_TIMES * borrow.num_blocks:
-            kept_at.add(creditor_id)
+        """It had less than it was asked for, and may keep some for the request from now on."""
+        if borrow.purpose is Purpose.PLACE:
+            self._keepers.add(borrow.seq, creditor_id, borrow.num_blocks)
 
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""
@@ -385,6 +379,7 @@ class Borrower:
     def validate(self) -> None:
         """The book is in order; each that waits has its timer."""
         self._book.validate()
+        self._keepers.validate()
         assert all(borrow_id in self._due for borrow_id in self.active), "a borrow would wait for ever"
         self._due.validate()
         self._limits.validate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from distkv.control.commands import TellPeer
 from distkv.control.loan.debtor.leases import renewal_period_s, valid_until
@@ -111,6 +112,7 @@ class DebtBook:
 
     def tick(self, now: float) -> None:
         """Renew leases that are due."""
+        self._forget_unanswered(now)
         for creditor_id in self._renew_at.take_due(now):
             self._renew(creditor_id, now)
         for span_id in self._close_at.take_due(now):
@@ -138,13 +140,16 @@ class DebtBook:
         self._expire_at.set(debt.span.span_id, debt.valid_until)
         self._renew_at.bring_forward(debt.creditor_id, renewal.sent_at + renewal_period_s(debt.lease_s))
 
+    def _forget_unanswered(self, now: float) -> None:
+        """Renewals that were sent a lease ago or earlier extend nothing any more."""
+        lease_s = self._state.settings.lease_s
+        old = takewhile(lambda item: now - item[1].sent_at >= lease_s, self._renewals.items())
+        for number in [number for number, _ in old]:
+            del self._renewals[number]
+
     def _renew(self, creditor_id: str, now: float) -> None:
         """Renew all that one creditor has lent, and say again which positions it has back but not answered for."""
         debts = self._at[creditor_id].values()
-        for number, old in list(self._renewals.items()):
-            if now - old.sent_at < self._state.settings.lease_s:
-                break
-            del self._renewals[number]
         spans, state = tuple(debt.span for debt in debts), self._state
         keep = max(len(state.running()), state.growing.blocks())  # what came home into it would have to leave again
         room = max(0, state.pool.num_free - keep)

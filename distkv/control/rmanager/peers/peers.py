@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import msgspec
 
 from distkv.control.commands import TellWorker
+from distkv.control.rmanager.peers.absent import Absent
 from distkv.control.rmanager.peers.doubts import Doubts
+from distkv.control.rmanager.peers.member_table import GONE
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.envelope import PeerAnswer
@@ -29,7 +31,7 @@ SUSPECT_S = 1.0
 SILENT_S = 4.0
 LISTED_DEAD_S = 2.0
 """How long a peer may stay unheard before it counts as lost: one whose connection broke, one that did not answer, and
-one that a gManager lists as dead or restarted."""
+one that a gManager lists as dead or restarted, or does not list."""
 NEWLY_HEARD_S = 5.0
 """Another gManager, or a new process of the same, hears of all instances in this time; until then it knows only who
 joined, and what it says of who is not there counts for nothing."""
@@ -44,7 +46,8 @@ class LostPeer:
 
 
 class PeerBook:
-    """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted.
+    """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted. The
+    peer itself is asked, and forgotten once it is lost.
 
     has_lent(instance_id): whether this instance owes it anything. own: this instance. cursor: how far the gManager's
     list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed. `_reached`:
@@ -65,6 +68,7 @@ class PeerBook:
         self._postponed: dict[str, Member] = {}
         self._told: set[str] = set()
         self._believed_from = -math.inf
+        self._absent = Absent()
         self._doubts = Doubts(state)
         self.own: Member | None = None
 
@@ -78,15 +82,15 @@ class PeerBook:
             self._believed_from = now + NEWLY_HEARD_S if self._source else now
             self._source = message.incarnation
             self._told.clear()
+            self._absent.ask_from(self._believed_from)
+        self._absent.named(member.instance_id for member in message.members)
         lost = self.update(message.members, now)
         if self._source:
             self._told.update(member.instance_id for member in message.members if self._is_known(member))
         named = self.cursor.take_whole(message)
-        unnamed = () if named is None else self._state.members.keys() - named
+        unnamed = () if named is None else sorted(self._state.members.keys() - named)
         for instance_id in (*message.gone, *unnamed):
-            self._postponed.pop(instance_id, None)
-            self._told.discard(instance_id)
-            self._forget_dead(instance_id)
+            self._is_not_listed(instance_id)
         return lost
 
     def update(self, members: tuple[Member, ...], now: float) -> list[LostPeer]:
@@ -125,12 +129,24 @@ class PeerBook:
         if members or gone:
             self._state.emit(TellWorker(Peers(members=tuple(members), gone=tuple(gone))))
 
-    def _forget_dead(self, instance_id: str) -> None:
-        member = self._state.members.find(instance_id)
-        if member is not None and member.state == "dead":
-            del self._state.members[instance_id]
-            self._changed.add(instance_id)
-            self._log.remove(instance_id)
+    def _is_not_listed(self, instance_id: str) -> None:
+        """The list that is followed does not have this peer, or not any more."""
+        self._postponed.pop(instance_id, None)
+        self._told.discard(instance_id)
+        self._listed.pop(instance_id, None)
+        known = self._state.members.find(instance_id)
+        if known is not None and known.state == "dead":
+            self._forget(instance_id)
+        elif known is not None and self._source:
+            self._absent.add(instance_id)
+
+    def _forget(self, instance_id: str) -> None:
+        """It is lost, and in no list."""
+        del self._state.members[instance_id]
+        self._doubts.clear(instance_id)
+        self._absent.drop(instance_id)
+        self._changed.add(instance_id)
+        self._log.remove(instance_id)
 
     def _is_known(self, listed: Member) -> bool:
         """Whether a list tells of the life of a peer that is known here."""
@@ -177,6 +193,8 @@ class PeerBook:
         has_restarted = known.incarnation != member.incarnation
         if has_restarted or member.state == "dead":
             self._doubts.clear(instance_id)  # of the dead nothing more is to be found out
+        if member.state == "dead" and instance_id in self._absent:
+            self._forget(instance_id)
         if has_restarted or (member.state == "dead" and known.state != "dead"):
             return [LostPeer(instance_id, member.incarnation if has_restarted else None)]
         return []
@@ -214,8 +232,14 @@ class PeerBook:
             self._believe(msgspec.structs.replace(known, state="draining"))
 
     def tick(self, now: float) -> list[LostPeer]:
-        """Knock where it is due; returns peers that stayed silent for too long, each once."""
+        """Knock where it is due; returns peers that stayed silent for too long, each once, and those of them that are
+        forgotten now."""
         lost = []
+        for instance_id in self._absent.take_due(now):
+            if self._state.suspects.get(instance_id) == GONE:
+                lost.extend(self._give_up(instance_id))
+            else:
+                self._doubts.begin(instance_id, now + LISTED_DEAD_S, now)
         for instance_id, at in self._doubts.take_due(now):
             if self._doubts.lose_if_due(instance_id, at):
                 lost.extend(self._give_up(instance_id))
@@ -228,13 +252,16 @@ class PeerBook:
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        due = self._doubts.next_deadline()
+        due = min(self._doubts.next_deadline(), self._absent.next_deadline())
         return min(due, self._believed_from) if self._postponed else due
 
     def _give_up(self, instance_id: str) -> list[LostPeer]:
         """It is lost by evidence of our own, and what is listed may stand."""
         listed = self._listed.get(instance_id)
-        return (self._believe(listed) if listed is not None else []) or [LostPeer(instance_id, None)]
+        lost = (self._believe(listed) if listed is not None else []) or [LostPeer(instance_id, None)]
+        if instance_id in self._absent:
+            self._forget(instance_id)
+        return lost
 
     def validate(self) -> None:
         """The worker was told of all that it may reach."""
@@ -242,6 +269,8 @@ class PeerBook:
         reached = {name: _reached_at(member) for name, member in self._state.members.items()}
         told = {name: _reached_at(member) for name, member in self._reached.items()}
         assert told == {name: at for name, at in reached.items() if at is not None}
+        assert self._told <= reached.keys(), "a peer that is forgotten counts as told of"
+        self._absent.validate(reached.keys())
 
     # --- what it tells
 

@@ -8,13 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from distkv import events
 from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.cluster.ledger import Entry
 from distkv.control.cluster.planning.fullness import PARTS
 from distkv.control.cluster.planning.plans import COOL_S
 from distkv.control.cluster.policy.even import BELOW
-from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Tick
+from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.types import PolicyName
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import DataEndpoint, PlanEpoch
@@ -170,6 +171,9 @@ class Planning(RuleBasedStateMachine):
                 assert 0 < move.num_blocks <= request.movable_blocks
                 taken[move.destination] = taken.get(move.destination, 0) + move.num_blocks
             told.append((entry, move))
+        for one in commands:
+            if isinstance(one, Publish) and isinstance(one.event, events.MoveDropped):
+                self.moved_at.pop(one.event.request_id, None)  # it was not moved, and may be at once
         request_ids = {move.request_id for _, move in told}
         for request_id in request_ids:
             assert self.now - self.moved_at.get(request_id, -1e9) >= COOL_S

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import structlog
 
-from distkv.errors import FrameTooLarge
+from distkv.errors import WireError
 from distkv.wire.messages.envelope import Control
 
 
-class OverlongMessages:
+class UnsentMessages:
     """Reports them."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
 
-    def report(self, body: Control, error: FrameTooLarge) -> None:
+    def report(self, body: Control, error: WireError) -> None:
         """`body` was not sent."""
         kind = type(body).__name__
         if kind not in self._reported:
             self._reported.add(kind)
-            structlog.get_logger().error("a message is too long", kind=kind, problem=str(error))
+            structlog.get_logger().error("a message cannot be sent", kind=kind, problem=str(error))
