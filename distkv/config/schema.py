@@ -72,7 +72,10 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_timeout_s: Annotated[
         Seconds, Meta(description="Seconds until all must be ready.", extra={"flag": "--start-timeout"})
     ] = 600.0
-    log_dir: Annotated[str | None, Meta(description="Keep the processes' logs in this directory.")] = None
+    log_dir: Annotated[
+        str | None,
+        Meta(description="Keep the processes' logs in this directory; else they stay only when no instance is left."),
+    ] = None
 
 
 class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +122,10 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `distkv-gateway`."""
 
+    host: Annotated[
+        str, Meta(min_length=1, description="Address to bind; beyond loopback only with --api-key or --insecure.")
+    ] = "127.0.0.1"
+    insecure: Annotated[bool, Meta(description="Allow HTTP beyond loopback without keys.")] = False
     model: Annotated[
         str,
         Meta(min_length=1, description="As of the instances; tokenizer, chat template and generation config are read."),

@@ -65,7 +65,7 @@ class EnvelopeDecoder(Generic[Body]):
 
 def encode_envelope(envelope: Envelope[Control], limit_bytes: int | None = None) -> bytes:
     """One control-plane frame. Raises FrameTooLarge over `limit_bytes`, which is the limit of its reader, and
-    MalformedMessage for a number that no reader takes."""
+    MalformedMessage for an integer of more than 64 bits."""
     try:
         frame = _encoder.encode(envelope)
     except OverflowError as e:

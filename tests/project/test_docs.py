@@ -50,7 +50,7 @@ PROGRAMS = {
     "distkv-gateway": gateway.command,
 }
 TYPES = message_types()
-LOGGERS = {"info", "warning", "error"}
+LOGGERS = {"info", "warning", "error", "log_line"}
 
 
 def text_of(name: str) -> str:
@@ -195,8 +195,7 @@ def logged_events() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in LOGGERS
+                and getattr(node.func, "attr", getattr(node.func, "id", "")) in LOGGERS
                 and node.args
                 and isinstance(node.args[0], ast.Constant)
                 and isinstance(node.args[0].value, str)

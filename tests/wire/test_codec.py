@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distkv.errors import FrameTooLarge, MalformedMessage, WireError
-from distkv.types import SamplingParams
+from distkv.types import MAX_INT, SamplingParams
 from distkv.wire.codec import decode_header, encode_envelope, encode_header
 from distkv.wire.inboxes import CAPTURE
-from distkv.wire.messages.common import MAX_AMOUNT, MAX_COUNT, Epoch
+from distkv.wire.messages.common import MAX_AMOUNT, Epoch
 from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import ClusterState
+from distkv.wire.messages.to_gmanager import Heartbeat, Locate
 from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
 from tests.examples import examples
 from tests.token_ids import packed, prompt_fields
@@ -167,8 +169,11 @@ def test_no_slot_and_no_entry_is_negative() -> None:
 
 
 def test_what_many_members_say_can_be_summed() -> None:
-    """The largest amounts of very many, also times another one, still are numbers that a message can have."""
-    assert 2**32 * MAX_AMOUNT <= MAX_COUNT and MAX_AMOUNT * MAX_AMOUNT <= MAX_COUNT
+    """What no instance can have is refused; what its requests can add up to is not."""
+    full = Heartbeat(instance_id="i", incarnation=1, seq=1, base=0, full=True)
+    large = structs.replace(full, prefill_tokens=4096 * 2**22, waiting_blocks=4096 * 2**22, waiting=4096)
+    for said in (large, Locate(request_id="r", num_tokens=2**22 + MAX_INT)):
+        assert decode_envelope(encode_envelope(wrap(said))).body == said
     beat = {"type": "Heartbeat", "instance_id": "i", "incarnation": 1, "seq": 1, "base": 0, "full": True}
     member = {"instance_id": "i", "address": "tcp://x:1", "incarnation": 1}
     for body in (

@@ -64,13 +64,19 @@ class PromptIntake:
         self._answer = answer
         self._most_tokens = most_tokens
         self._reading: dict[tuple[bytes, str], Reading] = {}
-        self._waiting_bytes = 0
+        self._num_reading = self._waiting_bytes = 0
         self._closed = ""
         self._threads = Places(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
         """Take a request; a few token ids need no time, text does."""
         key, packed = (route, submit.request_id), submit.prompt_token_ids
+        reading = self._reading.get(key)
+        if reading is not None and reading.is_cancelled:
+            del self._reading[key]  # its name is used again, and it is heard of no more
+        elif reading is not None:
+            self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
+            return
         if packed is not None and not _has_text(submit) and len(packed) <= MAX_CHECKED * ID_BYTES:
             ids = unpack(packed)
             if reason := self._outside(ids):
@@ -82,16 +88,14 @@ class PromptIntake:
         elif self._tokenizer is None and _has_text(submit):
             reason = "the model has no tokenizer: send the prompt as token ids, without bad_words and structured_output"
             self._refuse(key, reason, cause)
-        elif key in self._reading and not self._reading[key].is_cancelled:
-            self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
-        elif len(self._reading) >= MAX_READING:
+        elif self._num_reading >= MAX_READING:
             self._refuse(key, f"{MAX_READING} prompts are waiting to be read", cause, retryable=True)
         elif self._waiting_bytes + _size(submit) > MAX_WAITING_BYTES:
             reason = f"{self._waiting_bytes} bytes of prompts are waiting to be read"
             self._refuse(key, reason, cause, retryable=True)
         else:
-            # One that was cancelled and whose id is used again is heard of no more.
             self._reading[key] = reading = Reading(cause)
+            self._num_reading += 1
             self._waiting_bytes += _size(submit)
             self._group.create_task(self._read(submit, route, reading), name=f"read the prompt of {key[1]}")
 
@@ -148,6 +152,7 @@ class PromptIntake:
             is_handed_back = self._reading.get(key) is not reading
             if not is_handed_back:
                 del self._reading[key]
+            self._num_reading -= 1
             self._waiting_bytes -= _size(submit)
         if event is not None and event.grammar_id is not None and (is_handed_back or refusal is not None):
             self._grammars.release(event.grammar_id)

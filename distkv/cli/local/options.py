@@ -42,8 +42,8 @@ def cluster_options(
         *(setting_option(one) for name, one in own.items() if name != "instances"),
         _port_option(port, "port", 7070, "TCP port of the gManager; 0 takes a free one."),
         _port_option(http_port, "http_port", 8000, "TCP port of HTTP; 0 takes a free one."),
-        setting_option(of_gateway["host"], help="Address of HTTP; beyond loopback only with --api-key or --insecure."),
-        setting_option(of_gateway["insecure"], help="Allow HTTP beyond loopback without keys."),
+        setting_option(of_gateway["host"]),
+        setting_option(of_gateway["insecure"]),
         setting_option(
             replace(of_gateway["request_timeout_s"], name="http_request_timeout_s", flag="--http-request-timeout-s"),
             help="Seconds an HTTP request may take, waiting included, before it ends with an error.",

@@ -118,7 +118,7 @@ def _watch(cluster: LocalCluster, client: Client, up: UpConfig, console: Console
             if live is not None:
                 live.update(render_to_fit(poller.poll(), console), refresh=True)
             time.sleep(PERIOD_S)
-    _show(console, "no instance is left", "red")
+    _show(console, f"no instance is left; the logs stay in {cluster.keep_logs()}", "red")
     return 1
 
 

@@ -36,7 +36,8 @@ class LocalCluster:
     instance, or one number each; rounded down to whole rBlocks. dtype: of weights and KV. threads: CPU threads of each
     engine; None shares the machine's. port: of the gManager, 0 is automatic. gateway: whether to serve HTTP too, at
     `http_url`; http_port: its port, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on
-    draining in `close`. log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of
+    draining in `close`. log_dir: keeps the processes' logs there; None deletes them,
+    unless `keep_logs` is called. instance_options: more settings of
     every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. on_ready: is
     called with the name of each process when it is ready. common: settings for every process that has them; the cores
     of cpu_affinity are shared out.
@@ -220,6 +221,11 @@ class LocalCluster:
                 child.close()
             if not self._kept_logs:
                 shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def keep_logs(self) -> Path:
+        """Leave the processes' logs where they are when this ends; returns where that is."""
+        self._kept_logs = True
+        return self.log_dir
 
     def __enter__(self) -> Self:
         return self

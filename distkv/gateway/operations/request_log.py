@@ -80,8 +80,8 @@ class RequestLog:
 
     def _note(self, scope: Scope, status: int, duration_s: float, entry: LogEntry) -> None:
         method, path = scope["method"], scope["path"]
-        write = self._log.debug if path in QUIET_PATHS else self._log.info
-        write(
+        log_line = self._log.debug if path in QUIET_PATHS else self._log.info
+        log_line(
             "http request",
             method=method,
             path=path[:200],

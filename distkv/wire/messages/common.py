@@ -14,7 +14,7 @@ from msgspec import Meta
 
 PROTOCOL_VERSION = 2
 MAX_REASON = 4096
-MAX_COUNT, MAX_AMOUNT = 2**63 - 1, 2**31 - 1
+MAX_COUNT, MAX_SUM, MAX_AMOUNT = 2**63 - 1, 2**48 - 1, 2**31 - 1
 
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -28,7 +28,9 @@ Reason = Annotated[str, Meta(max_length=MAX_REASON)]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Checksum = Annotated[int, Meta(ge=0)]
 Amount = Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
-"""Of rBlocks, tokens or requests, as members say them: the sum over a cluster, and the product of two, are Counts."""
+"""Of rBlocks of one pool, tokens of one rBlock, or requests: the product of two is a Count."""
+Sum = Annotated[int, Meta(ge=0, le=MAX_SUM)]
+"""Of tokens, or of what many requests want. What a whole cluster says of these and of Amounts adds up to a Count."""
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 _PACKED_IDS = Meta(extra={"packed": "token ids"})

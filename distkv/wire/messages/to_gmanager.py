@@ -23,6 +23,7 @@ from distkv.wire.messages.common import (
     Reason,
     RequestId,
     Seconds,
+    Sum,
     Value,
 )
 from distkv.wire.messages.profile import Profile
@@ -112,27 +113,27 @@ class Heartbeat(Message, frozen=True):
     lendable_blocks: Amount = 0  #: rBlocks a debtor could be granted now; 0 unless ready
     running: Amount = 0  #: requests in the batch
     waiting: Amount = 0  #: requests that wait for memory
-    waiting_blocks: Amount = 0  #: rBlocks that the waiting requests lack
+    waiting_blocks: Sum = 0  #: rBlocks that the waiting requests lack
     step_s: Seconds = 0.0  #: recent time per step in seconds, exponential mean
-    context_tokens: Amount = 0  #: KV tokens of the running requests, wherever they lie
-    prefill_tokens: Amount = 0  #: tokens of running and waiting requests that are to be computed before they decode
-    borrowed_blocks: Amount = 0  #: rBlocks granted to it by creditors, filled or not
+    context_tokens: Sum = 0  #: KV tokens of the running requests, wherever they lie
+    prefill_tokens: Sum = 0  #: tokens of running and waiting requests that are to be computed before they decode
+    borrowed_blocks: Sum = 0  #: rBlocks granted to it by creditors, filled or not
     lent_blocks: Amount = 0  #: rBlocks granted to debtors, filled or not
     #: where the policy plans moves: rBlocks that each of the oldest waiting requests lacks, oldest first; at most 16
-    waiting_sizes: Annotated[tuple[Amount, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    waiting_sizes: Annotated[tuple[Sum, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
     #: recent time of a step of decodes in seconds, as far as it does not grow with the batch; 0 is unknown
     decode_base_s: Seconds = 0.0
     decode_row_s: Seconds = 0.0  #: and for each request in it
     prompt_token_s: Seconds = 0.0  #: recent time per token of a prompt in seconds; 0 is unknown
-    output_tokens: Amount = 0  #: what a request is expected to generate, by those that ended there; 0 is unknown
+    output_tokens: Sum = 0  #: what a request is expected to generate, by those that ended there; 0 is unknown
     #: where the policy plans moves: the running requests with most movable rBlocks, most first; at most 8
     longest: Annotated[tuple[LongRequest, ...], Meta(max_length=MAX_LONGEST)] = ()
     #: rBlocks that the running requests are expected to need yet, besides what is kept for them at creditors
-    growing_blocks: Amount = 0
+    growing_blocks: Sum = 0
     max_num_seqs: Amount = 0  #: most requests in its batch; 0 is not known
     #: where the policy plans moves: tokens that each of those in `waiting_sizes` would need memory for at an instance
     #: that it is sent to instead; 0 if it has begun or has to stay
-    waiting_tokens: Annotated[tuple[Amount, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    waiting_tokens: Annotated[tuple[Sum, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
     #: planned moves that were dropped of late, each in four heartbeats; at most 16, the newest
     dropped_moves: Annotated[tuple[DroppedMove, ...], Meta(max_length=MAX_DROPPED)] = ()
     #: requests that have come since the heartbeat before, whatever became of them; at most 256, the newest
@@ -159,17 +160,17 @@ class BorrowQuery(Message, frozen=True):
     exclude: Names = ()  #: instances to leave out, such as the creditor that reclaims its memory; at most 1,024
     suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
     #: tokens that all of the request needs memory for, if it has not begun and may go elsewhere; 0 if it stays
-    movable_tokens: Amount = 0
+    movable_tokens: Sum = 0
     request_id: Annotated[str, Meta(max_length=256)] = ""  #: that request; empty if it stays
-    prompt_tokens: Amount = 0  #: of `movable_tokens`, what is to be computed before it decodes; 0 is unknown
+    prompt_tokens: Sum = 0  #: of `movable_tokens`, what is to be computed before it decodes; 0 is unknown
 
 
 class WaitingRequest(Value, frozen=True, array_like=True):
     """A request that waits where it is, and of which nothing was computed yet."""
 
     req_id: RequestId  #: the request
-    num_tokens: Amount  #: what it needs memory for: its prompt, and what its output is expected to get
-    prompt_tokens: Amount = 0  #: of these, what is to be computed before it decodes; 0 is unknown
+    num_tokens: Sum  #: what it needs memory for: its prompt, and what its output is expected to get
+    prompt_tokens: Sum = 0  #: of these, what is to be computed before it decodes; 0 is unknown
 
 
 class RedispatchQuery(Message, frozen=True):
@@ -211,8 +212,8 @@ class Locate(Message, frozen=True):
     """Which instance should serve a request of about this many tokens? Answered by `Located`."""
 
     request_id: RequestId  #: the request; repeated in the answer
-    num_tokens: Amount = 0  #: estimate of prompt + max_tokens; 0 is unknown
-    prompt_tokens: Amount = 0  #: estimate of the prompt alone; 0 is unknown
+    num_tokens: Sum = 0  #: estimate of prompt + max_tokens; 0 is unknown
+    prompt_tokens: Sum = 0  #: estimate of the prompt alone; 0 is unknown
     exclude: Names = ()  #: instances that failed this request before, or were just lost; at most 1,024
 
 

@@ -239,6 +239,33 @@ async def test_the_name_of_one_that_was_cancelled_may_be_used_again(
     assert not recorder.answers
 
 
+async def test_its_name_may_come_back_with_token_ids(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(tokenizer, tasks)
+    recorder.submit("r1", "a")
+    assert recorder.intake.cancel("r1", b"x")
+    recorder.submit("r1", (1, 2, 3))
+    tokenizer.go.set()
+    await asyncio.sleep(0.05)
+    (event,) = recorder.events
+    assert isinstance(event, c.Tokenized) and list(event.token_ids) == [1, 2, 3] and not recorder.answers
+    assert not recorder.intake.cancel("r1", b"x"), "it is not being read"
+
+
+async def test_those_that_were_cancelled_count_until_they_are_read(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "MAX_READING", 3)
+    recorder = Recorder(tokenizer, tasks)
+    for _ in range(5):
+        recorder.submit("r1", "a")
+        recorder.intake.cancel("r1", b"x")
+    assert [one.retryable for one in recorder.answers] == [True, True]
+    tokenizer.go.set()
+    await asyncio.sleep(0.1)
+    recorder.submit("r2", "b")
+    await recorder.handled(1)
+
+
 async def test_too_many_are_turned_away_to_come_back(
     tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch, tasks: asyncio.TaskGroup
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,9 +122,12 @@ def test_a_dead_instance_is_reported_and_the_last_one_ends_it(start):
     assert "killed by SIGKILL; the others go on" in lines_until(up, "instance i0 died")[-1]
     assert psutil.pid_exists(second)
     os.kill(second, signal.SIGKILL)
-    lines_until(up, "no instance is left")
+    told = lines_until(up, "no instance is left")[-1]
     up.communicate(timeout=30)
     assert up.returncode == 1
+    logs = Path(told.strip().rpartition("the logs stay in ")[2])
+    assert (logs / "i0.log").is_file() and (logs / "i1.log").is_file()
+    shutil.rmtree(logs)
 
 
 def test_what_dies_is_started_again_if_asked_and_the_log_says_so(start, tmp_path):

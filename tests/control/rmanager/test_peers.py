@@ -436,6 +436,21 @@ def test_one_that_answers_stays_though_it_is_in_no_list_and_is_forgotten_when_it
     assert forgotten(state, peers, "p") and not state.members
 
 
+def test_one_that_is_asked_seldom_is_asked_at_once_when_no_list_has_it(state: RManagerState, peers: PeerBook) -> None:
+    """It was listed as restarted and answered as what it was: pauses between pings have become long."""
+    followed(peers, make_member("p"))
+    owe(state)
+    peers.take(Members(version=2, incarnation=5, base=1, members=(make_member("p", 2),)), 20.0)
+    for now in range(20, 60):
+        assert lost(peers, float(now)) == []
+        if knocked(state):
+            peers.heard_from("p", ALIVE)
+    peers.take(Members(version=3, incarnation=5, base=2, gone=("p",)), 60.0)
+    assert lost(peers, 60.0) == [] and knocked(state) == ["p"]
+    peers.heard_from("p", ALIVE)
+    assert lost(peers, 60.0 + LISTED_DEAD_S) == [] and "p" in state.members
+
+
 def test_a_gmanager_that_restarted_has_time_to_hear_of_all_before_those_it_lacks_are_asked(
     state: RManagerState, peers: PeerBook
 ) -> None:

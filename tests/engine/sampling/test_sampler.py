@@ -58,7 +58,7 @@ def token_of(result: SeqResult) -> int:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_what_is_no_number_fails_its_own_sequence(engine: Engine, temperature: float) -> None:
-    """The embedding of one token is none: whoever goes on behind it gets no token, and nobody else is any worse."""
+    """The embedding of one token is none: who ends with it gets no token, and nobody else is any worse."""
     sampling = structs.replace(GREEDY, temperature=temperature, prompt_tokens=3)
     good, bad = (5, 6, 7), (5, 6, 9)
     expected = token_of(engine.run(seq_step(good, 0, 3, engine.table(8), sample=sampling))[0])

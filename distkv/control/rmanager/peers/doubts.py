@@ -34,15 +34,18 @@ class Doubts:
         self._due: list[tuple[float, str]] = []
 
     def begin(self, instance_id: str, lost_at: float, now: float) -> None:
-        """It counts as lost at `lost_at`, unless it is cleared before, or was to be lost sooner."""
+        """It counts as lost at `lost_at`, unless it is cleared before, or was to be lost sooner. It is asked before
+        that, however long the pauses of former doubts have become."""
         suspects, member = self._state.suspects, self._state.members.find(instance_id)
         if member is None or member.state == "dead":
             return
         if lost_at < suspects.get(instance_id, math.inf):
             suspects[instance_id] = lost_at
             heapq.heappush(self._due, (lost_at, instance_id))
-        if instance_id not in self._knocks:
-            self._knock(instance_id, self._knocks.setdefault(instance_id, Knocks(now)), now)
+        knocks = self._knocks.get(instance_id)
+        if knocks is None or knocks.next_at > lost_at:
+            self._knocks[instance_id] = knocks = Knocks(now)
+            self._knock(instance_id, knocks, now)
 
     def trust(self, instance_id: str) -> None:
         """It is there; it is knocked at all the same."""

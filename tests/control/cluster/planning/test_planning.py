@@ -89,6 +89,7 @@ class Planning(RuleBasedStateMachine):
         self.before: list[tuple[str, bytes, tg.Heartbeat]] = []
         self.newest = PlanEpoch(9, 0)
         self.moved_at: dict[str, float] = {}
+        self.dropped_at: dict[str, float] = {}
         for name in NAMES:
             self.join(name)
 
@@ -173,7 +174,10 @@ class Planning(RuleBasedStateMachine):
             told.append((entry, move))
         for one in commands:
             if isinstance(one, Publish) and isinstance(one.event, events.MoveDropped):
-                self.moved_at.pop(one.event.request_id, None)  # it was not moved, and may be at once
+                name = one.event.request_id
+                if self.now - self.dropped_at.get(name, -1e9) >= COOL_S:
+                    self.moved_at.pop(name, None)  # it was not moved, and may be at once, once in this time
+                self.dropped_at[name] = self.now
         request_ids = {move.request_id for _, move in told}
         for request_id in request_ids:
             assert self.now - self.moved_at.get(request_id, -1e9) >= COOL_S
