@@ -18,6 +18,7 @@ from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.token_ids import prompt_fields
+from tests.waiting import until
 
 DEADLINE_S = 30.0
 MOST = 10_000
@@ -72,6 +73,10 @@ class Recorder:
         self.intake.submit(
             Submit(request_id=name, params=SamplingParams(**params), **prompt_fields(prompt)), route, "why"
         )
+
+    async def read_out(self) -> None:
+        """Until no prompt is being read."""
+        await until(lambda: not self.intake._num_reading)
 
     async def handled(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -230,8 +235,7 @@ async def test_the_name_of_one_that_was_cancelled_may_be_used_again(
     assert recorder.intake.cancel("r1", b"x")
     recorder.submit("r1", "other")
     tokenizer.go.set()
-    await recorder.handled(1)
-    await asyncio.sleep(0.05)
+    await recorder.read_out()
     (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and list(event.token_ids) == [5]
     recorder.submit("r1", "later")
@@ -245,7 +249,7 @@ async def test_its_name_may_come_back_with_token_ids(tokenizer: SlowTokenizer, t
     assert recorder.intake.cancel("r1", b"x")
     recorder.submit("r1", (1, 2, 3))
     tokenizer.go.set()
-    await asyncio.sleep(0.05)
+    await recorder.read_out()
     (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and list(event.token_ids) == [1, 2, 3] and not recorder.answers
     assert not recorder.intake.cancel("r1", b"x"), "it is not being read"
@@ -261,7 +265,7 @@ async def test_those_that_were_cancelled_count_until_they_are_read(
         recorder.intake.cancel("r1", b"x")
     assert [one.retryable for one in recorder.answers] == [True, True]
     tokenizer.go.set()
-    await asyncio.sleep(0.1)
+    await recorder.read_out()
     recorder.submit("r2", "b")
     await recorder.handled(1)
 
