@@ -155,7 +155,8 @@ def _attend(
 def _unmasked(q: Tensor, k: Tensor, v: Tensor) -> Partial:
     """All queries over all keys, by torch's fused kernel. q: [Hkv, G·T, D]. Returns out [Hkv, G·T, D], lse."""
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q[None], k[None], v[None], scale=1.0)
-    return out[0], lse[0]
+    # It has (0, 0) for a row whose scores are all no numbers: one of them makes it what it is.
+    return out[0].add_(torch.bmm(q, k[:, :1].transpose(1, 2)).mul_(0.0)), lse[0]
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, bias: Tensor | None) -> Partial:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -41,13 +44,12 @@ def test_a_quick_run(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_of_the_host_alone(tmp_path: Path) -> None:
+    """As a user starts it: no variable tells Triton that there is no GPU."""
     pytest.importorskip("triton")
     file = tmp_path / "host.json"
-    threads = torch.get_num_threads()
-    try:
-        step.main.main(["--host", "--quick", "--batches", "1,3", "--json", str(file)], standalone_mode=False)
-    finally:
-        torch.set_num_threads(threads)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = (sys.executable, "-m", "distkv.cli.main", "bench", "step", "--host", "--quick", "--batches", "1,3")
+    subprocess.run((*command, "--json", file), env=environment, check=True, timeout=100)
     report = json.loads(file.read_text())
     cells = ["batch 1 x 2,048", "batch 3 x 2,048"]
     assert [row["variant"] for row in report["results"]] == cells + [f"{cell}, half at a creditor" for cell in cells]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,3 +90,16 @@ def test_backends_merge_as_the_formula_says(backend: Backend, numbers: list[int]
     close = dict(atol=2e-6, rtol=2e-6, check_device=False)
     torch.testing.assert_close(out.double(), expected_out, **close)
     torch.testing.assert_close(lse.double(), expected_lse, **close)
+
+
+@pytest.mark.filterwarnings("ignore:.*(invalid value|All-NaN slice) encountered")  # of Triton's interpreter
+@pytest.mark.parametrize("beside", ["nothing", "no keys", "keys"])
+def test_what_is_no_number_stays_none(backend: Backend, beside: str) -> None:
+    """Also where all else is empty: as if there were no keys, a request of broken weights would go on."""
+    device = device_of(backend)
+    nan = tuple(part.float().fill_(torch.nan) for part in random_partial(1))
+    others = {"nothing": (), "no keys": (empty_partial(ROWS, HEADS, DIM),), "keys": (random_partial(2),)}[beside]
+    given = [tuple(part.float().to(device) for part in partial) for partial in (nan, *others)]
+    for order in (given, given[::-1]):
+        out, _lse = backend.merge(order)
+        assert out.isnan().all()

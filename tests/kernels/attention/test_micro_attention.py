@@ -133,6 +133,50 @@ def test_long_keys_are_cut_for_the_threads_and_merged(backend: Backend) -> None:
     check(backend, [4700, 4790], blocks, num_slots=300, heads=2, kv_heads=1, dim=32, dtype=torch.bfloat16)
 
 
+@pytest.mark.filterwarnings("ignore:.*(invalid value|All-NaN slice) encountered")  # of Triton's interpreter
+@pytest.mark.parametrize("broken", ["query", "one key", "all keys", "an infinite key", "value"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("block_tokens", "dim"), [(4, 8), (16, 32)])
+def test_what_is_no_number_reaches_who_sees_it_and_nobody_else(
+    backend: Backend, broken: str, dtype: torch.dtype, block_tokens: int, dim: int
+) -> None:
+    """Were such keys passed over, a request of broken weights would have tokens in place of an error."""
+    k, v = (torch.randn(6, 2, block_tokens, dim, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    q = torch.randn(7, 4, dim, generator=torch.Generator().manual_seed(3))
+    num_keys = 3 * block_tokens - 1
+    starts = (0, block_tokens, 2 * block_tokens)
+    tables = [BlockTable(slots, starts, num_keys, block_tokens) for slots in ((0, 1, 2), (3, 4, 5))]
+    # A decode step of both, and a chunk of both behind one another.
+    rows = {1: (range(1), range(1, 2)), 3: (range(3), range(3, 6))}
+
+    def attend(num_rows: int) -> Tensor:
+        positions = torch.arange(num_keys - num_rows, num_keys).repeat(2)
+        device = device_of(backend)
+        metadata = AttentionMetadata(rows[num_rows], tuple(tables), positions.to(device))
+        halves = (half.to(dtype) for half in (k, v))
+        out, _lse = backend.attend(
+            q[: 2 * num_rows].to(dtype).to(device), layer_of(backend, *halves), metadata, dim**-0.5, None, None
+        )
+        return out.cpu()
+
+    sound = {num_rows: attend(num_rows) for num_rows in rows}
+    if broken == "one key":
+        k[1, :, 1] = torch.nan
+    elif broken == "all keys":
+        k[:3] = torch.nan
+    elif broken == "an infinite key":
+        k[1, :, 1] = torch.inf * k[1, :, 1].sign()
+    elif broken == "value":
+        v[1, :, 1] = torch.nan
+    else:
+        q[0] = torch.nan
+    for num_rows, expected in sound.items():
+        out = attend(num_rows)
+        seen = out[:1] if broken == "query" else out[:num_rows]
+        assert seen.isnan().all()
+        assert torch.equal(out[num_rows:], expected[num_rows:])
+
+
 def test_sequences_of_one_call_share_rows_and_come_out_in_order(backend: Backend) -> None:
     """As a creditor is asked: two spans of one request, and another request beside it."""
     k, v = (torch.randn(6, 2, 16, 32, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))

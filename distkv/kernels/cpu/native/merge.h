@@ -15,9 +15,13 @@ namespace {
 inline void merge_row(const float* const* outs, const float* const* lses, int count, size_t row, int dim, float* out,
                       float* lse) {
     float peak = NOTHING;
-    for (int i = 0; i < count; ++i) peak = std::fmax(peak, lses[i][row]);
+    bool is_any = false;
+    for (int i = 0; i < count; ++i) {
+        peak = std::fmax(peak, lses[i][row]);
+        is_any |= lses[i][row] != NOTHING;  // or no number, which no maximum has
+    }
     float* const to = out + row * dim;
-    if (peak == NOTHING) {
+    if (!is_any) {
         std::fill(to, to + dim, 0.0f);
         lse[row] = NOTHING;
         return;

@@ -30,15 +30,19 @@ DISTKV_INLINE Vec rough_weight(Vec score, Vec factor, Vec level) {
 }
 #endif
 
+// 0 for −∞, and what is no number stays that.
+DISTKV_INLINE Vec no_weights(Vec score) { return score == score ? Vec{} : score; }
+
 // scores [n] · scale, n a multiple of W, become exp(score − peak), in pairs of bfloat16 if S is a dot; out [dim], the sum so
-// far, is scaled to the new peak.
+// far, is scaled to the new peak. A score that is no number makes the row's total none.
 template <class S>
 DISTKV_INLINE void add_scores(float* scores, int n, float scale, RowState& row, float* out, int dim) {
     Vec highest = load(scores);
     for (int i = W; i < n; i += W) highest = max(highest, load(scores + i));
     const float peak = std::fmax(row.peak, max_of(highest) * scale);
-    if (peak == NOTHING) {
-        for (int i = 0; i < n; i += W) store(scores + i, Vec{});
+    if (peak == NOTHING) {  // no keys, or scores that are no numbers, which no maximum has
+        for (int i = 0; i < n; i += W) row.total += sum_of(no_weights(load(scores + i)));
+        std::memset(scores, 0, sizeof(float) * n);
         return;
     }
     if (peak > row.peak) {
@@ -89,7 +93,7 @@ DISTKV_INLINE void keep_only(float* scores, int n, int first, int end) {
 
 // A row's partial: out = Σ / total, lse = peak + ln total; (0, −∞) without keys.
 DISTKV_INLINE void finish_row(const RowState& row, const float* sum, int dim, float* out, float* lse) {
-    const bool is_any = row.total > 0;  // sums without keys may be no numbers
+    const bool is_any = row.total != 0;  // sums without keys may be no numbers
     const float share = 1.0f / row.total;
     for (int d = 0; d < dim; ++d) out[d] = is_any ? sum[d] * share : 0.0f;
     *lse = is_any ? row.peak + std::log(row.total) : NOTHING;
