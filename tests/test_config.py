@@ -40,6 +40,8 @@ from tests.project.test_layering import FORBIDDEN, imports_of
         ("4G", 4 * 2**30),
         ("4g", 4 * 10**9),
         ("1T", 2**40),
+        ("16.1k", 16_100),
+        ("2.01k", 2_010),
     ],
 )
 def test_suffixes(text, value):

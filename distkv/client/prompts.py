@@ -51,8 +51,11 @@ class TokenIds(Sequence[int]):
     def __getitem__(self, index: slice) -> array[int]: ...
     def __getitem__(self, index: int | slice) -> int | array[int]:
         if isinstance(index, slice):
-            first, end, step = index.indices(len(self))
-            return unpack(self.packed[first * ID_BYTES : max(first, end) * ID_BYTES])[::step]
+            places = range(len(self))[index]
+            if not places:
+                return array("i")
+            first, last = sorted((places[0], places[-1]))
+            return unpack(self.packed[first * ID_BYTES : (last + 1) * ID_BYTES])[:: places.step]
         at = range(len(self))[index]
         return unpack(self.packed[at * ID_BYTES : (at + 1) * ID_BYTES])[0]
 

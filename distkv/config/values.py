@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 
 from distkv.errors import ConfigError
@@ -120,8 +121,7 @@ def parse_count(text: str) -> int:
     if found is None:
         raise ValueError(f"not a number: {text!r}")
     power = "kmgt".find(found[2].lower()) + 1 if found[2] else 0
-    value = float(found[1]) if "." in found[1] else int(found[1])
-    scaled = value * (1024 if found[2].isupper() else 1000) ** power
+    scaled = Decimal(found[1]) * (1024 if found[2].isupper() else 1000) ** power
     if scaled != int(scaled):
         raise ValueError(f"not a whole number: {text!r}")
     return int(scaled)

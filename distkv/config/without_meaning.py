@@ -105,8 +105,8 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --enable-log-deltas --max-log-len --log-config-file --log-error-stack""",
     ("logs have no statistics, /metrics has them", LEAVE_OUT): """--disable-log-stats --aggregate-engine-logging
         --enable-logging-iteration-details""",
-    ("there is no log of HTTP requests", LEAVE_OUT): """--disable-uvicorn-access-log=
-        --disable-access-log-for-endpoints""",
+    ("the gateway logs a line for each HTTP request", "--log-level warning leaves it out, and other lines too"): """
+        --disable-uvicorn-access-log --disable-access-log-for-endpoints""",
     ("thoughts stay in the text of an answer", LEAVE_OUT): """--reasoning-parser
         --reasoning-parser-plugin --reasoning-config --enable-reasoning""",
     ("there is no export of traces", "scrape /metrics"): """--otlp-traces-endpoint --collect-detailed-traces

@@ -39,6 +39,7 @@ class GrammarChecker:
         self._process: subprocess.Popen[bytes] | None = None
         self._passed: OrderedDict[StructuredOutput, None] = OrderedDict()
         self._turn = Lock()
+        self._is_closed = False
 
     def has_passed(self, output: StructuredOutput) -> bool:
         """Whether `check` would return at once. Never blocks."""
@@ -63,13 +64,17 @@ class GrammarChecker:
                     self._passed.popitem(last=False)
 
     def close(self) -> None:
-        """End the process, if there is one; what it checks at this moment fails. Safe to call twice."""
+        """End the process, if there is one; what it checks at this moment fails, and so does what comes. Safe to call
+        twice."""
+        self._is_closed = True
         if (process := self._process) is not None:
             process.kill()
         with self._turn:
             self._drop()
 
     def _ask(self, output: StructuredOutput) -> None:
+        if self._is_closed:
+            raise ConfigError(FIELD, "nothing is checked any more: what checks it was closed")
         if self._process is not None and self._process.poll() is not None:
             # When memory is short it is the first to go, also while it waits: no fault of this output.
             self._drop()

@@ -82,10 +82,28 @@ def test_one_that_stands_still_is_replaced(checker: GrammarChecker, monkeypatch:
     checker.check(StructuredOutput.json_object())
 
 
+def test_closing_ends_what_is_being_checked_and_starts_nothing(checker: GrammarChecker) -> None:
+    """Also while the process stands still: who closes waits for nothing."""
+    checker.check(GOOD)
+    (process,) = children()
+    process.suspend()
+    with ThreadPoolExecutor(1) as thread:
+        checking = thread.submit(checker.check, StructuredOutput.choice(["a" * 60_000]))
+        wait_until(lambda: checker._turn.locked())
+        checker.close()
+        with pytest.raises(ConfigError, match="was closed"):
+            checking.result(timeout=10)
+    assert not children()
+    with pytest.raises(ConfigError, match="was closed"):
+        checker.check(StructuredOutput.choice(["b"]))
+
+
 def test_what_passed_is_not_compiled_again(checker: GrammarChecker) -> None:
     checker.check(GOOD)
-    checker.close()
+    (process,) = children()
+    process.suspend()
     checker.check(GOOD)
+    process.resume()
     for index in range(REMEMBERED - 1):
         checker._passed[StructuredOutput.regex(f"{index}")] = None
     with ThreadPoolExecutor(2) as threads:

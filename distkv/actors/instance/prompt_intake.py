@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import structlog
 
 from distkv.actors.instance.grammars import Grammars, TooManyGrammars
 from distkv.control import commands as c
@@ -32,6 +33,10 @@ MAX_WAITING_BYTES = 64 * 2**20
 MAX_THREADS = 2
 MAX_CHECKED = 2**19
 """Token ids that are unpacked, and compared with the vocabulary, in one turn of the event loop: in a millisecond."""
+
+
+class CannotEncode(Exception):
+    """The tokenizer raised something; the message says what."""
 
 
 @dataclass(slots=True)
@@ -66,6 +71,7 @@ class PromptIntake:
         self._reading: dict[tuple[bytes, str], Reading] = {}
         self._num_reading = self._waiting_bytes = 0
         self._closed = ""
+        self._log = structlog.get_logger()
         self._threads = Places(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
@@ -132,7 +138,7 @@ class PromptIntake:
                     refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
                     break
                 await asyncio.sleep(0)
-        except (InvalidParams, ConfigError) as error:
+        except (InvalidParams, ConfigError, CannotEncode) as error:
             refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=str(error))
         except TooManyGrammars as error:
             refusal = RequestEnded(request_id=submit.request_id, kind="failed", reason=str(error), retryable=True)
@@ -144,9 +150,10 @@ class PromptIntake:
                 needed_tokens=error.num_tokens + max_tokens,
                 pool_tokens=most,
             )
-        except Exception as error:  # the library raises bare Exception
-            reason = f"the tokenizer cannot encode the prompt: {error}"
-            refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
+        except Exception:
+            self._log.error("a prompt was not read", request_id=submit.request_id, exc_info=True)
+            reason = "the instance failed to read the prompt; its log says how"
+            refusal = RequestEnded(request_id=submit.request_id, kind="failed", reason=reason)
         finally:
             # From here on a cancel finds the request where it is handled.
             is_handed_back = self._reading.get(key) is not reading
@@ -171,7 +178,12 @@ class PromptIntake:
             return c.Tokenized(submit, given, route)
         assert self._tokenizer is not None
         async with self._threads.take(_size(submit)):
-            return await asyncio.to_thread(tokenized, submit, given, self._tokenizer, route, most=most)
+            try:
+                return await asyncio.to_thread(tokenized, submit, given, self._tokenizer, route, most=most)
+            except (InvalidParams, TextTooLong):
+                raise
+            except Exception as error:  # the library raises bare Exception
+                raise CannotEncode(f"the tokenizer cannot encode the prompt: {error}") from error
 
     def _outside(self, ids: array[int]) -> str:
         """Why these are not all tokens of the model; empty if they are."""
@@ -201,7 +213,7 @@ class PromptIntake:
 
 def tokenized(submit: Submit, given: array[int] | None, tokenizer: Tokenizer, route: bytes, most: int) -> c.Tokenized:
     """Blocks. given: the prompt's ids, if it is no text. Raises InvalidParams for bad words, TextTooLong for a prompt
-    of more than `most` tokens."""
+    of more than `most` tokens, and what the tokenizer raises."""
     bad_words = bad_word_ids(tokenizer, submit.params.bad_words)
     ids = given if given is not None else array("i", tokenizer.encode(submit.prompt, most=most))
     return c.Tokenized(submit, ids, route, bad_words)

@@ -14,6 +14,7 @@ import click
 from distkv.bench.harness.alternate import alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.deciding.control_load import BLOCK_TOKENS, ControlLoad
 
@@ -61,7 +62,7 @@ class Rates:
             "a client is there": self._median(load.keep_alive),
             "a heartbeat": self._median(load.heartbeat),
         }
-        return found | {STEP_P99: statistics.quantiles(self._steps, n=100)[-1]}
+        return found | {STEP_P99: p99(self._steps)}
 
     def _median(self, act: Callable[[], object]) -> float:
         return statistics.median(self._us(act) for _ in range(EVENTS))

@@ -1,4 +1,4 @@
-"""Quantiles of what was measured, as all benchmarks count them."""
+"""Quantiles of what was measured, as benchmarks of many requests count them."""
 
 from __future__ import annotations
 

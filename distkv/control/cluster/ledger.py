@@ -148,8 +148,8 @@ class Entry:
         return tuple(size for size, _ in staying), tuple(tokens for _, tokens in staying)
 
     def standing(self) -> Standing | None:
-        """Where it stands among those that can be recommended; None if it is not ready. It says of `view` what `view`
-        says, in one go, because every heartbeat needs it."""
+        """Where it stands among those that can be recommended; None if it is not ready. The same values as `view` has,
+        computed without one, because every heartbeat needs them."""
         if self.state != "ready":
             return None
         member, beat = self.member, self.heartbeat

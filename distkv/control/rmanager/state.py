@@ -260,8 +260,8 @@ class RManagerState:
 
     @property
     def has_creditors(self) -> bool:
-        """Whether any peer may be asked for memory that no path in doubt keeps from it; none by who lends, where that
-        one borrows nothing."""
+        """Whether some peer may be asked for memory over a path that is not in doubt. False while this instance lends
+        under a policy by which who lends does not borrow."""
         if self.is_one_sided and self.loans.num_blocks:
             return False
         if self.members.num_creditors > self.paths.num_failed:

@@ -15,6 +15,9 @@ from distkv.text.tool_calls.formats import FORMATS
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 _VALUES = ("const", "enum", "default", "examples")
+"""What stands under these is no schema."""
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+"""Under these are schemas by names that the user chose, also those of `_VALUES`."""
 _CALLS = {
     "hermes": """calls: call (SPACE? call)*
 call: {open} SPACE? object SPACE? "</tool_call>"
@@ -89,7 +92,13 @@ def _moved(schema: Any, root: str) -> Any:
         return [_moved(one, root) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {name: one if name in _VALUES else _moved(one, root) for name, one in schema.items()}
-    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+    moved: dict[str, Any] = {}
+    for key, one in schema.items():
+        if key in _NAMED and isinstance(one, dict):
+            moved[key] = {name: _moved(named, root) for name, named in one.items()}
+        else:
+            moved[key] = one if key in _VALUES else _moved(one, root)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = root + reference.removeprefix("#")
     return moved

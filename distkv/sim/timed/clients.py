@@ -79,7 +79,7 @@ class Sent:
 
 
 class Batch:
-    """Requests, by these names, that get tokens together. Of whom nothing more is waited for leaves by himself.
+    """Requests, by these names, that get tokens together. A request that is over leaves by itself.
 
     times_s: of these tokens.
     """

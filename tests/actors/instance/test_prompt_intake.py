@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from distkv.actors.instance import prompt_intake as intake_module
 from distkv.actors.instance.grammars import Grammars
@@ -299,27 +300,28 @@ class BrokenTokenizer:
 
 
 async def test_what_the_tokenizer_cannot_encode_is_refused(tasks: asyncio.TaskGroup) -> None:
-    answers: list[RequestEnded] = []
-    answered = asyncio.Event()
+    recorder = Recorder(BrokenTokenizer(), tasks)
+    recorder.submit("r", "text")
+    await recorder.read_out()
+    assert recorder.answers[0].kind == "refused" and "no unknown token" in recorder.answers[0].reason
 
-    def answer(command: c.Answer, _cause: str) -> None:
-        assert isinstance(command.body, RequestEnded)
-        answers.append(command.body)
-        answered.set()
 
-    intake = PromptIntake(
-        BrokenTokenizer(),
-        tasks,
-        lambda _event, _cause: None,
-        answer,
-        lambda: MOST,
-        VOCAB,
-        Grammars(lambda body, cause: None),
-    )  # type: ignore[arg-type]
-    intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
-    async with asyncio.timeout(DEADLINE_S):
-        await answered.wait()
-    assert answers[0].kind == "refused" and "no unknown token" in answers[0].reason
+async def test_a_mistake_of_ours_is_not_called_the_users(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs that request, says so, and is logged."""
+    recorder = Recorder(tokenizer, tasks)
+
+    def mistaken(_self: PromptIntake, _ids: object) -> str:
+        raise KeyError("x")
+
+    monkeypatch.setattr(PromptIntake, "_outside", mistaken)
+    tokenizer.go.set()
+    with capture_logs() as logged:
+        recorder.submit("r", "text")
+        await recorder.read_out()
+    assert recorder.answers[0].kind == "failed" and "its log says how" in recorder.answers[0].reason
+    assert [(one["event"], one["request_id"]) for one in logged] == [("a prompt was not read", "r")]
 
 
 async def test_what_the_cluster_cannot_hold_is_refused(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:

@@ -332,3 +332,6 @@ async def test_long_prompts_are_encoded_one_in_a_turn_of_the_event_loop(start_fa
 def test_ids_that_were_checked_are_taken_as_they_are():
     ids = TokenIds([1, 2])
     assert check_prompt(ids) is ids and (list(ids), ids[-1], list(ids[1:])) == ([1, 2], 2, [2])
+    numbers = list(range(7))
+    for part in (slice(None, None, -1), slice(5, 1, -2), slice(1, 6, 3), slice(-3, None), slice(4, 4), slice(2, 5, -1)):
+        assert list(TokenIds(numbers)[part]) == numbers[part]

@@ -23,7 +23,12 @@ NAMES = ("visit", "now")
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 VISIT = {
     "type": "object",
-    "properties": {"to": {"$ref": "#/$defs/Place"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "properties": {
+        "to": {"$ref": "#/$defs/Place"},
+        "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+        "default": {"$ref": "#/$defs/Place"},
+        "enum": {"type": "integer"},
+    },
     "required": ["to"],
     "$defs": {"Place": PLACE},
     "default": {"$ref": "#/untouched"},
@@ -96,6 +101,8 @@ def test_a_list_of_calls(only_one: bool) -> None:
     assert valid([oslo, oslo]) is not only_one
     assert not valid([]) and not valid([{"name": "unheard", "parameters": {}}]) and not valid([{"name": "now"}])
     assert not valid([{"name": "visit", "parameters": {"to": {"city": "Oslo"}, "next": {"to": 5}}}])
+    for place in ({"city": "Bergen"}, 5):  # a parameter may have the name of a keyword
+        assert valid([{"name": "visit", "parameters": {"to": {"city": "Oslo"}, "default": place}}]) is (place != 5)
     assert not valid([{"name": "other", "parameters": {"x": {"city": "Oslo"}}}])
     assert json.loads(json.dumps(schema))["$defs"]["0"]["default"] == {"$ref": "#/untouched"}
     check(StructuredOutput.json_schema(schema))

@@ -7,6 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from distkv.client.instances import dispatch
+from distkv.sim.timed import clients
 from distkv.sim.timed.clients import Clients
 from distkv.sim.timed.cluster import TimedCluster
 from tests.control.parts import calls
@@ -43,3 +45,9 @@ def test_a_batch_that_changes_leaves_each_the_tokens_that_it_got() -> None:
     clients.receive_tokens("i1", ("r1", "unknown"), np.array([1.5]))
     clients.receive_tokens("i1", ("r1",), np.array([2.5, 3.0]))
     assert [list(one.times_s) for one in clients.outcomes] == [[1.0], [1.5, 2.5, 3.0]]
+
+
+def test_they_try_as_often_as_those_that_they_stand_for() -> None:
+    """The simulator may not import the client, so its limits are written twice."""
+    for name in ("MAX_DISPATCHES", "MAX_MOVES", "AT_ONCE_S"):
+        assert getattr(clients, name) == getattr(dispatch, name)

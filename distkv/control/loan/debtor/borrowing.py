@@ -268,8 +268,8 @@ class Borrower:
         return silent, unusable
 
     def _query(self, borrow: Borrow, now: float) -> None:
-        """Ask the gManager for candidates. Of more than a query may name it is told a part: the earlier refusals it was
-        told before, and whoever it recommends is not asked if it had nothing, or is excluded."""
+        """Ask the gManager for candidates. A query names MAX_NAMES at most: of refusals the newest, for it knows the
+        older ones. What it recommends all the same, in vain, is left out here."""
         borrow.rounds += 1
         borrow.querying, borrow.sent_at = True, now
         self._due.set(borrow.borrow_id, now + QUERY_TIMEOUT_S)

@@ -41,10 +41,12 @@ class Candidates:
     def in_order(
         self, borrow: Borrow, recommended: Iterable[Candidate], kept_at: Collection[str] = ()
     ) -> list[Candidate]:
-        """Those of a recommendation that may be asked; first those that have enough and are waited for by steps here
-        anyway, later those that serve nearly as much as they may, then those that a path failed to, last those that
-        drain. What a request that its pool cannot hold grows by, its creditors may lend though they lend nobody else,
-        and what those at `kept_at` keep for it they lend nobody else: they are asked too."""
+        """The recommended creditors that may be asked, in this order: creditors with enough memory that this instance's
+        steps wait for anyway; the others; those that serve nearly as much as they may; those that a path failed to;
+        those that drain.
+
+        Two kinds are asked although nobody recommends them, for they may lend to this request alone: its own creditors,
+        if no pool holds it, and those at `kept_at`, which keep memory for it."""
         every = list(recommended)
         known = {one.instance_id for one in every}
         others = _may_grow_at(borrow).union(kept_at) - known

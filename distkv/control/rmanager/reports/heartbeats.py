@@ -30,8 +30,8 @@ KEPT_HEARTBEATS = 64
 """Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
 EARLY_S = 0.1
 IN_VAIN, IN_VAIN_S = 4, 1.0
-"""Early heartbeats for those who come while the last answer knows no room for them: so many at once, then one in so
-many seconds. Where all instances are full, all would beat as often as they may for nothing."""
+"""Early heartbeats for requests that come while the gManager's last answer knew no room for them: so many at once,
+then one in so many seconds. Else all instances would beat as often as they may, for nothing, while all are full."""
 GENERATED_S = 5.0
 """What was generated is told of so many seconds."""
 

@@ -183,8 +183,8 @@ class Admission:
         return max(0, self._state.pool.num_free - keep)
 
     def _growth(self, seq: Sequence, now: float) -> int:
-        """rBlocks that must be to be had for its growth before it is admitted. None for one that resumes, has been here
-        for FORESEEN_S, or would be alone and has nobody to ask."""
+        """rBlocks that must be available for the growth of a request before it is admitted. 0 for one that resumes,
+        has waited FORESEEN_S, or would run alone at an instance without creditors."""
         state = self._state
         is_alone = not state.running() and not state.has_creditors
         if seq.placement.holds_kv or is_alone or now - seq.request.arrival >= FORESEEN_S:
@@ -203,7 +203,8 @@ class Admission:
         return Lack(oldest, lacking, is_lent and (oldest.retries > 0 or not self._is_to_borrow(oldest, now)))
 
     def needs(self, seq: Sequence, now: float) -> Needs:
-        """What it depends on whether a sequence can begin, or go on."""
+        """What a sequence needs in order to begin or go on: what it lacks, what it is expected to grow by, and what is
+        free here for it."""
         begins = seq.state is SeqState.WAITING and not seq.placement.holds_kv
         lacks = seq.size_blocks if begins else self._holdings.unplaced_blocks(seq)
         return Needs(lacks, self._growth(seq, now), self._room(seq))

@@ -102,7 +102,8 @@ class Earmarks:
         return 0 if held is None or held.request == request or since <= held.since else held.blocks
 
     def take_vacant(self, lendable_to: Callable[[str, str], int], now: float) -> Earmark | None:
-        """The earmark, once for each time that was asked: when its request could have as much, and more than it had."""
+        """The earmark, as soon as enough can be lent for its request to begin, and more than it has; once for each
+        time that the request asked."""
         held = self.look(now)
         if held is None or held is self._told or lendable_to(*held.request) < max(held.blocks, held.had + 1):
             return None

@@ -28,8 +28,8 @@ EXPLORING_PAUSE = 16
 NEAR = 1.25
 """A way that was not measured at a size is tried there at once if it may take at most so many times the other one."""
 _ROW_AS_BLOCKS, _BLOCK_AS_ROWS = 8, 16
-"""That a row travels takes about as long as that it attends to so many rBlocks; that a block does, as long as so many
-rows attend to it. Only how works of different sizes compare depends on it."""
+"""To send a row takes about as long as to attend with it to so many rBlocks, and to send an rBlock as long as to attend
+to it with so many rows. This decides only how measurements of works of different sizes are compared."""
 
 
 @dataclass(frozen=True, slots=True)
