@@ -168,6 +168,12 @@ def test_what_a_file_must_not_hold(tmp_path, text, told):
         load_file(path, "instance")
 
 
+def test_a_file_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("port = 7\n[instance]\nmax_num_seqs = 3", encoding="utf-8-sig")
+    assert load_file(path, "instance") == {"port": 7, "max_num_seqs": 3}
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         load_file(tmp_path / "none.toml", "instance")

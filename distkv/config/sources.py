@@ -52,7 +52,7 @@ def load_table(path: Path, section: str) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -97,7 +97,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
     known |= {ENV_PREFIX + "CONFIG", ENV_PREFIX + "ADDRESS"}
     for name in environ:
         if name.startswith(ENV_PREFIX) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.92)
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
             if close:
                 raise ConfigError(name, "unknown setting in the environment", f"did you mean {close[0]}?")
 

@@ -121,9 +121,9 @@ class WorkerRank:
         self._pipe.close()
 
     async def _die_unready(self) -> None:
-        how = _how_it_ended(await self._child.wait())
+        code = await self._child.wait()
         await asyncio.sleep(LAST_WORDS_S)
-        raise StartupFailed("engine worker", how)
+        raise StartupFailed("engine worker", _how_it_ended(code), exit_code=code)
 
 
 def _spec(config: InstanceConfig, incarnation: int, pipe_fd: int) -> WorkerSpec:

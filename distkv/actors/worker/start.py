@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import sys
 
+import msgspec
+import structlog
+
+from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
+from distkv.log.lines import configure, flush
 from distkv.process_priority import begin_worker
+from distkv.wire.messages.from_worker import WorkerFailed
+from distkv.wire.worker_pipe import WorkerEnd
 
 
 def main() -> int:
@@ -16,14 +24,27 @@ def main() -> int:
     """
     begin_worker()
     gc.disable()
-    from distkv.actors.worker.process import main as run
-    from distkv.log.lines import flush
-
+    try:
+        from distkv.actors.worker.process import main as run
+    except Exception as error:  # a library that torch needs is not there, or there is no memory for all of them
+        return _not_loaded(error)
     gc.freeze()
     gc.enable()
     code = run()
     flush()
     return code
+
+
+def _not_loaded(error: Exception) -> int:
+    """Tell the rManager, as the worker would."""
+    spec = msgspec.json.decode(os.environ[SPEC_VARIABLE], type=WorkerSpec)
+    configure("worker", spec.instance_id, spec.logging.log_level, spec.logging.log_json)
+    reason = f"its code cannot be loaded: {type(error).__name__}: {error}"
+    structlog.get_logger().error("worker failed", reason=reason, exc_info=error)
+    with WorkerEnd(socket.socket(fileno=spec.pipe_fd)) as pipe:
+        pipe.send(WorkerFailed(reason=reason))
+    flush()
+    return 1
 
 
 if __name__ == "__main__":

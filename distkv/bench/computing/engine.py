@@ -24,6 +24,7 @@ from distkv.bench.baselines.goals import goals_of, outside_goal
 from distkv.bench.baselines.process import BaselineFailed, BaselineProcess
 from distkv.bench.baselines.setup import BASELINES, CACHE, python_of
 from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Report, Result, results
 from distkv.bench.harness.timing.bandwidth import Bandwidth
@@ -189,7 +190,7 @@ main = benchmark(
         click.Option(["--longest"], type=click.IntRange(min=1), help="Leave out longer prompts than this."),
         click.Option(
             ["--patience"],
-            type=click.FloatRange(min=1),
+            type=FiniteRange(min=1),
             default=600.0,
             show_default=True,
             help="Leave a baseline out of cases where one of its samples would take more seconds.",

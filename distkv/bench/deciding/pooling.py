@@ -17,6 +17,7 @@ import click
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.quantile import quantile
 from distkv.bench.harness.report import Goal, Report, judged, results
@@ -270,18 +271,18 @@ main = benchmark(
         ),
         click.Option(
             ["--scale-tokens"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             help="Multiplies the lengths of the trace.",
         ),
         click.Option(
             ["--share", "shares"],
-            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            type=FiniteRange(0, 1, min_open=True, max_open=True),
             multiple=True,
             help="Of documents among the requests; may be given again.",
         ),
         click.Option(
             ["--rate", "rates"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             multiple=True,
             help=f"Requests a second for each instance; may be given again. {RATE:g} if not given.",
         ),

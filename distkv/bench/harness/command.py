@@ -13,7 +13,7 @@ from rich.console import Console
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.kept import Kept, keeping
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plots.plot import require_matplotlib, write_plot
+from distkv.bench.harness.plots.plot import check_plot, write_plot
 from distkv.bench.harness.report import Report, check_places, results, show, write_json
 
 Say = Callable[[str], None]
@@ -57,8 +57,7 @@ def benchmark(
     @click.pass_context
     def callback(ctx: click.Context, /, json: Path | None, plot_path: Path | None, **given: Any) -> int:
         check_places(json, plot_path)
-        if plot_path is not None:
-            require_matplotlib()
+        check_plot(plot_path)
         progress = Console(stderr=True, markup=False, highlight=False)
         command = shlex.join(("distkv", "bench", name, *ctx.meta["distkv.bench.arguments"]))
         written = 0

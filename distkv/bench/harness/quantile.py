@@ -1,13 +1,15 @@
-"""Quantiles of what was measured, as benchmarks of many requests count them."""
+"""Quantiles of what was measured, as all benchmarks count them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The one before which this share of the others comes, in order of size, rounded down. values: at least one."""
-    return sorted(values)[int(share * (len(values) - 1))]
+    """The least value that so many are not above (nearest rank): with up to 100 values the 99th percentile is the
+    largest. values: at least one."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def p99(values: Sequence[float]) -> float:

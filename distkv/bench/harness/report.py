@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,10 +79,18 @@ def judged(goal: str, ratio: Ratio | None, *, least: float = -math.inf, most: fl
 
 
 def check_places(*paths: Path | None) -> None:
-    """Raises click.UsageError for a file in a directory that is not there: call it before measuring."""
+    """Raises click.UsageError for a file that cannot be written, as far as can be known. Call it before measuring."""
     for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
+        if path is None:
+            continue
+        directory = path.absolute().parent
+        if not directory.is_dir():
+            raise click.UsageError(f"there is no directory {directory} for {path.name}")
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a directory, expected a file")
+        is_device = path.exists() and not path.is_file()
+        if not os.access(path if is_device else directory, os.W_OK):
+            raise click.UsageError(f"{path} cannot be written: permission denied")
 
 
 def write_json(report: Report, path: Path) -> None:

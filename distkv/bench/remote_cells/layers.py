@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from distkv.bench.harness.quantile import p99
 from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 
 BEYOND = "wait beyond the slower partial"
@@ -29,9 +29,4 @@ def parts_us(debtor: Sequence[LayerTimes], creditor: Sequence[ServedTimes]) -> M
         "merge": [own.merged_s - own.collected_s for own in debtor],
     }
     medians = {part: 1e6 * max(0.0, statistics.median(values)) for part, values in found.items()}
-    return medians | {BEYOND_P99: 1e6 * percentile(found[BEYOND], 0.99)}
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that so many are not above."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    return medians | {BEYOND_P99: 1e6 * p99(found[BEYOND])}

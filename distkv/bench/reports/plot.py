@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from distkv.bench.harness.command import Benchmark
-from distkv.bench.harness.plots.plot import require_matplotlib
-from distkv.bench.harness.report import Report
+from distkv.bench.harness.plots.plot import check_plot
+from distkv.bench.harness.report import Report, check_places
 from distkv.bench.rooms import modules
 
 HELP = """Draw what --json of a benchmark wrote, as its --plot does, into the PNG file of the same name or into --plot.
@@ -23,12 +23,13 @@ Examples:
 
 
 def _plot(file: Path, plot_path: Path | None) -> int:
-    require_matplotlib()
+    written = plot_path or file.with_suffix(".png")
+    check_places(written)
+    check_plot(written)
     try:
         report = msgspec.json.decode(file.read_bytes(), type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{file} was not written by --json of a benchmark: {error}") from None
-    written = plot_path or file.with_suffix(".png")
     _benchmark(report.benchmark).plot(report, written)
     click.echo(written)
     return 0

@@ -18,6 +18,7 @@ from rich.table import Table
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results, show_goals
 from distkv.bench.profiling.compare import share_within
@@ -137,7 +138,7 @@ main = benchmark(
         click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, with --quick tiny."),
         click.Option(["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="Of each instance."),
         click.Option(
-            ["--budget"], type=click.FloatRange(min=1), default=BUDGET_S, show_default=True, metavar="SECONDS",
+            ["--budget"], type=FiniteRange(min=1), default=BUDGET_S, show_default=True, metavar="SECONDS",
             help="Time to measure.",
         ),
         click.Option(["--profile"], type=click.Path(path_type=Path), help="Write the profile to this file too."),

@@ -22,6 +22,7 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.baselines.setup import CACHE
 from distkv.bench.harness.alternate import Samples, Turns, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_lines
 from distkv.bench.harness.report import Report, results, show_lines
@@ -251,14 +252,14 @@ main = benchmark(
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Of the drawn trace."),
         click.Option(
             ["--scale-tokens"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             default=1.0,
             show_default=True,
             help="Multiplies the lengths of the trace.",
         ),
         click.Option(
             ["--rate", "rates"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             multiple=True,
             help="Requests per second; may be given again. If not given they double until all are saturated.",
         ),
@@ -276,7 +277,7 @@ main = benchmark(
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each rate is played."),
         click.Option(
             ["--deadline", "deadline_s"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             default=DEADLINE_S,
             show_default=True,
             metavar="SECONDS",
@@ -284,7 +285,7 @@ main = benchmark(
         ),
         click.Option(
             ["--budget", "budget_s"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             metavar="SECONDS",
             help="How long it may take; the report says what there was no time for.",
         ),

@@ -21,6 +21,7 @@ import msgspec
 from distkv.bench.baselines.checkpoints import MODELS, Model, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.planning import PlanningGManager, planned, until
@@ -300,7 +301,7 @@ main = benchmark(
     [
         click.Option(["--blocks"], type=click.IntRange(min=4), help="rBlocks of each request at the creditor."),
         click.Option(
-            ["--fraction"], type=click.FloatRange(0, 1, min_open=True, max_open=True), help="The creditor's limit."
+            ["--fraction"], type=FiniteRange(0, 1, min_open=True, max_open=True), help="The creditor's limit."
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often the creditor comes beyond it."),
     ],

@@ -41,7 +41,7 @@ def read_trace(path: Path, count: int | None = None) -> list[TraceRequest]:
     Raises ConfigError for a file that cannot be read, or a line that is none.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             return parse_trace(file, str(path), count)
     except (OSError, UnicodeError) as error:
         raise ConfigError("trace", f"{path} cannot be read: {error}") from None

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from distkv.bench.harness.finite import FiniteRange
 from distkv.cli.options import given, setting_option
 from distkv.cli.signals import signals_interrupt
 from distkv.config import InstanceConfig, settings_of
@@ -56,15 +57,14 @@ def _command(
     network_gbit_s: float | None,
     **params: Any,
 ) -> int:
-    from distkv.bench.harness.plots.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import check_plot
     from distkv.bench.harness.report import check_places
     from distkv.bench.profiling.plot import draw
     from distkv.bench.profiling.run import run, summary, with_network
     from distkv.wire.profile_file import save_profile
 
     check_places(output, plot)
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     progress = Console(stderr=True, markup=False, highlight=False)
 
     with progress.status("profile") as status, signals_interrupt(once=True):
@@ -77,10 +77,10 @@ def _command(
         file = run(given(ctx, InstanceConfig, params), say, quick=quick, budget_s=budget)
     if network_round_trip_us is not None or network_gbit_s is not None:
         file = with_network(file, network_round_trip_us or 0.0, network_gbit_s or math.inf)
+    click.echo(summary(file))
     save_profile(file, output)
     if plot is not None:
         draw(file.points, f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}", plot)
-    click.echo(summary(file))
     click.echo(f"{output} is the profile; give it to instances: distkv up {params['model']} --profile {output}")
     return 0
 
@@ -99,16 +99,16 @@ command = click.Command(
             help="Draw predictions and measurements into this PNG file.",
         ),
         click.Option(
-            ["--budget"], type=click.FloatRange(1, MOST_S), default=240.0, show_default=True, metavar="SECONDS",
+            ["--budget"], type=FiniteRange(1, MOST_S), default=240.0, show_default=True, metavar="SECONDS",
             help="Time to measure, without loading; what there is no time for is left out.",
         ),
         click.Option(["--quick"], is_flag=True, help="Few and short measurements, to see that it works."),
         click.Option(
-            ["--network-round-trip-us"], type=click.FloatRange(min=0), metavar="MICROSECONDS",
+            ["--network-round-trip-us"], type=FiniteRange(min=0), metavar="MICROSECONDS",
             help="What ping says between machines; it is added to what TCP takes on this one.",
         ),
         click.Option(
-            ["--network-gbit-s"], type=click.FloatRange(min=0, min_open=True), metavar="GBIT/S",
+            ["--network-gbit-s"], type=FiniteRange(min=0, min_open=True), metavar="GBIT/S",
             help="Bandwidth between machines, where it is less than what TCP does on this one.",
         ),
     ],

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from distkv.bench.harness.finite import FiniteRange
 from distkv.cli.live.dashboard import render
 from distkv.cli.live.polling import PERIOD_S, Poller
 from distkv.cli.live.terminal import is_live, keys, output_console, render_to_fit
@@ -79,7 +80,7 @@ command = click.Command(
         address_option(),
         click.Option(
             ["--interval"],
-            type=click.FloatRange(0.1, 3600),
+            type=FiniteRange(0.1, 3600),
             default=PERIOD_S,
             show_default=True,
             metavar="SECONDS",

@@ -17,7 +17,7 @@ import uvloop
 
 from distkv.cli.daemons.service_manager import ServiceManager
 from distkv.cli.signals import Bursts
-from distkv.errors import ConfigError, DistKVError
+from distkv.errors import ConfigError, DistKVError, StartupFailed
 
 Ready = Callable[[dict[str, Any]], None]
 Actor = Callable[[Ready, asyncio.Event], Awaitable[int]]
@@ -80,8 +80,9 @@ class _Daemon:
 
     async def run(self, actor: Actor) -> int:
         loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self._on_signal, signum)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as by nohup
+                loop.add_signal_handler(signum, self._on_signal, signum)
         if self._lifeline_fd is not None:
             os.set_blocking(self._lifeline_fd, False)
             loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
@@ -95,7 +96,8 @@ class _Daemon:
                     self._limit = None
         except DistKVError as error:
             self._log.error("fatal", reason=str(error))
-            self._report_to_parent({"fatal": str(error)})
+            see_log = isinstance(error, StartupFailed) and error.exit_code is not None  # nobody said why
+            self._report_to_parent({"fatal": str(error), "see_log": see_log})
             return 2 if isinstance(error, ConfigError) else 1
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():

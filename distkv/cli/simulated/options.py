@@ -7,6 +7,7 @@ from typing import get_args
 
 import click
 
+from distkv.bench.harness.finite import FiniteRange
 from distkv.cli.param_types import CountType
 from distkv.cli.simulated.lists import ListType
 from distkv.cli.simulated.profiles import INSTANCES_PER_HOST
@@ -29,15 +30,15 @@ OPTIONS: list[click.Parameter] = [
         help="KV pool of each; what is left of a GPU's memory for a built-in profile if not given.",
     ),
     click.Option(
-        ["--goal-ttft-p99", "goal_ttft_p99_s"], type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+        ["--goal-ttft-p99", "goal_ttft_p99_s"], type=FiniteRange(min=0, min_open=True), metavar="SECONDS",
         help="Longest time to first token, p99: says the smallest cluster, of those that are played, that meets it.",
     ),
     click.Option(
-        ["--goal-tpot-p99", "goal_tpot_p99_s"], type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+        ["--goal-tpot-p99", "goal_tpot_p99_s"], type=FiniteRange(min=0, min_open=True), metavar="SECONDS",
         help="The same of the time per token.",
     ),
     click.Option(
-        ["--goal-completed"], type=click.FloatRange(0, 1), metavar="SHARE",
+        ["--goal-completed"], type=FiniteRange(0, 1), metavar="SHARE",
         help="The same of the requests that complete; all, where another goal is given.",
     ),
     click.Option(
@@ -61,7 +62,7 @@ OPTIONS: list[click.Parameter] = [
         "contract if not given.",
     ),
     click.Option(
-        ["--rate-scale", "rate_scales"], type=ListType(click.FloatRange(min=0, min_open=True)), multiple=True,
+        ["--rate-scale", "rate_scales"], type=ListType(FiniteRange(min=0, min_open=True)), multiple=True,
         default=((1.0,),), metavar="X[,X]",
         help="Arrivals come so many times as often as in the trace. 1 if not given.",
     ),
@@ -71,12 +72,12 @@ OPTIONS: list[click.Parameter] = [
     ),
     click.Option(["--no-swaps"], is_flag=True, help="contract without DGFM: loans that go round stay."),
     click.Option(
-        ["--scale-tokens"], type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+        ["--scale-tokens"], type=FiniteRange(min=0, min_open=True), default=1.0, show_default=True,
         help="Multiplies the lengths of the trace.",
     ),
     click.Option(["--requests"], type=click.IntRange(min=1), help="How many of the trace, from its beginning."),
     click.Option(
-        ["--deadline", "deadline_s"], type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+        ["--deadline", "deadline_s"], type=FiniteRange(min=0, min_open=True), metavar="SECONDS",
         help="After which clients give a request up; never if not given.",
     ),
     click.Option(
@@ -102,11 +103,11 @@ OPTIONS: list[click.Parameter] = [
         help="An instance takes so many times as long for everything: i2@10-50x3.",
     ),
     click.Option(
-        ["--failures-per-hour"], type=click.FloatRange(0, MOST_FAILURES_PER_HOUR), default=0.0, metavar="X",
+        ["--failures-per-hour"], type=FiniteRange(0, MOST_FAILURES_PER_HOUR), default=0.0, metavar="X",
         help="So many of the instances together die at random.",
     ),
     click.Option(
-        ["--repair", "repair_s"], type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+        ["--repair", "repair_s"], type=FiniteRange(min=0, min_open=True), default=60.0, show_default=True,
         metavar="SECONDS", help="After which they are started again.",
     ),
     click.Option(["--seed"], type=int, default=0, show_default=True, help="Of what is drawn in a cluster."),

@@ -101,10 +101,12 @@ class Child:
         return False
 
     def failure(self) -> StartupFailed:
-        """The error of one that ended: its own reason if it gave one, else the last lines of its log."""
+        """The error of one that ended: its own reason if it gave one, else, or where its worker gave none, the last
+        lines of its log."""
         code, reason = self.exit_code, self.report.get("fatal")
         how = describe_exit(code)
-        return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log(), code)
+        log = self.last_log() if not reason or self.report["see_log"] else ""
+        return StartupFailed(self.name, f"{how}: {reason}" if reason else how, log, code)
 
     def last_log(self) -> str:
         """The last lines it wrote."""

@@ -136,7 +136,7 @@ class RequestLifecycle:
     def _come_again(self, request_id: str, wanted: int, most: int, lately: int) -> RequestEnded:
         reason = (
             f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
-            f"give {most} now and could give {lately} a short while ago: some are gone, and may come back"
+            f"give {most} now, and perhaps {lately} with those that are starting, or gone and may come back"
         )
         return RequestEnded(
             request_id=request_id,
@@ -149,10 +149,13 @@ class RequestLifecycle:
         )
 
     def lately_blocks(self, now: float) -> int:
-        """The most that one request could have had within LATELY_S, also before this instance began: those that died
-        meanwhile are listed for so long."""
+        """The most that one request could have had within LATELY_S, also before this instance began, for those that
+        died meanwhile are listed for so long; or can have soon, if peers that still load bring as much as this one."""
         state = self._state
-        return max(self._room.look(state.cluster_blocks(), now), state.settings.num_blocks + state.members.known_blocks)
+        own, members = state.settings.num_blocks, state.members
+        return (
+            max(self._room.look(state.cluster_blocks(), now), own + members.known_blocks) + own * members.num_starting
+        )
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
@@ -205,10 +208,18 @@ class RequestLifecycle:
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
         if result.problem:
-            kind: Kind = "failed" if result.is_fault else "refused"
-            self.fail(seq, result.problem, now, retryable=False, kind=kind)
+            self._end_by(result, seq, now)
         elif part.sampled and result.token is not None:
             self._append(seq, result.token, result, now)
+
+    def _end_by(self, result: SeqResult, seq: Sequence, now: float) -> None:
+        """Fail or refuse what has come out wrong. If creditors took part it may be their fault: it is tried again."""
+        creditors = sorted({debt.creditor_id for debt in seq.placement.debts})
+        if result.is_fault and creditors:
+            reason = f"{result.problem}; or what {' or '.join(creditors)} computed for it is wrong"
+            self.fail(seq, reason, now, retryable=True)
+        else:
+            self.fail(seq, result.problem, now, retryable=False, kind="failed" if result.is_fault else "refused")
 
     def _count_attended(self, part: Planned, block_tokens: int) -> None:
         rows, counters = part.end - part.start, self._state.counters
@@ -338,7 +349,8 @@ class RequestLifecycle:
             seq = sequences[request_id]
             if seq.request.began is None:
                 waited_s = now - seq.request.arrival
-                self.fail(seq, f"it had not begun by its deadline, after {waited_s:.3g} s: {self._numbers(seq)}", now)
+                why = self._full_batch() or self._numbers(seq)
+                self.fail(seq, f"it had not begun by its deadline, after {waited_s:.3g} s: {why}", now)
             else:
                 self._expire(seq, now)
         for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now):
@@ -355,6 +367,11 @@ class RequestLifecycle:
             f"were generated{self._path_failures()}"
         )
         self.fail(seq, reason, now, retryable=False)
+
+    def _full_batch(self) -> str:
+        if not self._state.is_batch_full:
+            return ""
+        return f"the batch is full, max_num_seqs is {self._state.settings.max_num_seqs}"
 
     def _numbers(self, seq: Sequence) -> str:
         block_tokens = self._state.settings.block_tokens

@@ -279,6 +279,11 @@ class RManagerState:
         next and is small begins at once; where who has lent may not borrow, also for who runs to grow."""
         return self.small_ones.most if self.is_one_sided else self.small_ones.blocks(now)
 
+    @property
+    def is_batch_full(self) -> bool:
+        """Whether as many sequences run as one step may have."""
+        return len(self.running()) >= self.settings.max_num_seqs
+
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
         return self.settings.num_blocks + self.members.lendable_blocks

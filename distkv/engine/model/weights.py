@@ -117,8 +117,11 @@ class _Source:
 
     def _open(self, file: Path, stack: ExitStack) -> Any:
         try:
+            file.open("rb").close()  # safetensors says of every file that it cannot open that it is not there
             return stack.enter_context(safe_open(file, framework="pt", device=str(self.device)))
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
+            raise CheckpointError(str(file), f"cannot be read: {error.strerror or error}") from error
+        except SafetensorError as error:
             raise CheckpointError(str(file), f"cannot be read as safetensors: {error}") from error
 
     def dtype(self, config: ModelConfig) -> torch.dtype:

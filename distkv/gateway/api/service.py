@@ -98,4 +98,4 @@ class Service:
 
 
 def _too_few(reason: str) -> ApiError:
-    return unavailable(f"{reason}; others are gone, and may come back", "too_few_instances")
+    return unavailable(f"{reason}; others are starting, or gone and may come back", "too_few_instances")

@@ -32,7 +32,8 @@ SILENCE_S = 4.0
 class Readiness:
     """What the members say of themselves, looked at once for all requests. ready: those that take requests.
     longest_request, longest_of_live: prompt and output, in tokens, of the longest request that one of these takes with
-    what the others lend it, and of those that are not known to be gone. strangers: names of those with other tokens."""
+    what the others lend it, and of those that are not known to be gone, if those that still load bring as much as the
+    largest of them. strangers: names of those with other tokens."""
 
     ready: tuple[Member, ...] = ()
     longest_request: int = 0
@@ -48,11 +49,13 @@ class Readiness:
         for member in are_live(members):
             is_stranger = bool(vocabulary) and member.vocabulary not in ("", vocabulary)
             (strangers if is_stranger else live).append(member)
+        num_starting = sum(member.state == "starting" for member in members)
+        expected = num_starting * max((one.total_blocks * one.block_tokens for one in live), default=0)
         ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
         return cls(
             ready=tuple(ready),
             longest_request=longest_request(ready),
-            longest_of_live=longest_request(live),
+            longest_of_live=longest_request(live) + expected,
             strangers=tuple(sorted(member.instance_id for member in strangers)),
         )
 

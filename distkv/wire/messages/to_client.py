@@ -216,6 +216,7 @@ class Explained(Message, frozen=True):
     lacks_blocks: Count = 0  #: rBlocks that it needs before it can begin or go on
     growth_blocks: Count = 0  #: rBlocks that it is expected to need besides
     room_blocks: Count = 0  #: rBlocks that are free for it at the instance
+    full_batch: Count = 0  #: sequences of a step, where it waits because there are no more; else 0
     num_creditors: Count = 0  #: peers that may be asked for memory now
     num_before: Count = 0  #: requests that wait as it does and came before it
     retry_in_s: Seconds = 0.0  #: when it tries again, if nothing happens before

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import distkv
 from distkv.actors.instance.worker_rank import WorkerRank
 from distkv.config import InstanceConfig, build
 from distkv.errors import StartupFailed
@@ -54,6 +55,33 @@ async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> Non
     try:
         with pytest.raises(StartupFailed, match=r"config\.json"):
             await worker.wait_ready()
+    finally:
+        await worker.stop()
+
+
+async def test_a_worker_whose_torch_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that it needs is not there: the likeliest mistake of an installation with a GPU."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(distkv.__file__).parent.parent}")
+    worker = await WorkerRank.start(build(InstanceConfig, {"model": "m", "cpu_kernels": "torch"}), 1, ENVELOPES)
+    try:
+        with pytest.raises(StartupFailed, match=r"cannot be loaded: ImportError: libcudart\.so\.12") as failed:
+            await worker.wait_ready()
+        assert failed.value.exit_code is None, "it said why itself"
+    finally:
+        await worker.stop()
+
+
+async def test_of_a_worker_that_died_without_a_word_its_code_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("import os; os._exit(9)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(distkv.__file__).parent.parent}")
+    worker = await WorkerRank.start(build(InstanceConfig, {"model": "m", "cpu_kernels": "torch"}), 1, ENVELOPES)
+    try:
+        with pytest.raises(StartupFailed, match="it exited with code 9") as failed:
+            await worker.wait_ready()
+        assert failed.value.exit_code == 9
     finally:
         await worker.stop()
 

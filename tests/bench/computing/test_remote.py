@@ -14,6 +14,7 @@ import torch
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.computing import remote
 from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.quantile import quantile
 from distkv.bench.remote_cells.goals import (
     ALONE,
     BESIDE,
@@ -31,7 +32,7 @@ from distkv.bench.remote_cells.goals import (
     layer_case,
     token_case,
 )
-from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us, percentile
+from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us
 from distkv.bench.remote_cells.memory import BY_ONE, BY_TWO, READ
 from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 from distkv.kernels.cpu.calls.library import installed
@@ -75,7 +76,7 @@ def test_the_wait_counts_from_the_slower_partial() -> None:
 
 def test_percentiles() -> None:
     values = [float(value) for value in range(200)]
-    assert (percentile(values, 0.99), percentile(values, 0.5), percentile([7.0], 0.99)) == (197.0, 99.0, 7.0)
+    assert (quantile(values, 0.99), quantile(values, 0.5), quantile([7.0], 0.99)) == (197.0, 99.0, 7.0)
 
 
 def samples(two: float, three: float, beyond: float, serving: float) -> Samples:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from distkv.bench.deciding import queue
-from distkv.bench.harness import command
 from distkv.bench.harness.alternate import Ratio, Samples, alternate, paired_ratio, pooled_ratio
 from distkv.bench.harness.command import Measured, benchmark, unit_of_name
 from distkv.bench.harness.kept import keep, keep_rows
@@ -314,12 +314,20 @@ def test_a_report_is_drawn_again_as_its_benchmark_draws_it(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("option", "path", "told"),
-    [("--plot", "f.png", "pip install '.[bench]'"), ("--json", "nowhere/f.json", "there is no directory")],
+    [
+        ("--plot", "f.png", "pip install '.[bench]'"),
+        ("--plot", "f.foo", "expected a name that ends with .png"),
+        ("--json", "nowhere/f.json", "there is no directory"),
+        ("--json", ".", "is a directory, expected a file"),
+        ("--json", "kept/f.json", "cannot be written: permission denied"),
+    ],
 )
 def test_what_would_fail_in_the_end_fails_at_once(option, path, told, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "kept")  # as for who is not root
+    if path == "f.png":
+        monkeypatch.setattr(plot, "find_spec", lambda name: None)
     main = benchmark("fake", lambda say, quick: pytest.fail("it was measured"), "Nothing.", unit_of=unit_of_name)
     assert run(main, [option, str(tmp_path / path)]) == 2
     assert told in capsys.readouterr().err
-    assert not (tmp_path / Path(path)).exists()
-    assert command.require_matplotlib is plot.require_matplotlib
+    assert not (tmp_path / path).is_file()

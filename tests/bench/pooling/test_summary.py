@@ -38,7 +38,7 @@ def test_refused_and_late_requests_are_told_apart_and_late_ones_count_with_their
     ]
     found = dict(summary(outcomes, UNLOADED, 10.0))
     assert found[TOKENS] == 6 / 5.0 and found[GOODPUT] == 1 / 5.0
-    assert found[FIRST] == 2.0 and found[FIRST_HIGH] == 3.0 and found[SHORT_HIGH] == 0.5
+    assert found[FIRST] == 2.0 and found[FIRST_HIGH] == 10.0 and found[SHORT_HIGH] == 3.0
     assert found[EACH] == pytest.approx(300.0)
     assert found[REFUSED] == 1 and found[LATE] == 2
 

@@ -46,8 +46,8 @@ def test_figures_of_a_trace() -> None:
     found = figures(result, spec(policy="none"), 2.0, Unloaded(1.0, 0.0, 0.5))
     assert (found.policy, found.rate_scale, found.completed, found.refused) == ("none", 2.0, 2, 1)
     assert found.tokens_per_s == pytest.approx(5 / 5.0) and found.goodput_rps == pytest.approx(1 / 5.0)
-    assert found.ttft_p50_s == 1.5 and found.tpot_p99_s == 0.5
-    assert found.imbalance_p95 == pytest.approx(0.1) and found.remote_share == 0.25
+    assert found.ttft_p50_s == 1.5 and found.tpot_p99_s == 2.0
+    assert found.imbalance_p95 == pytest.approx(0.2) and found.remote_share == 0.25
 
 
 def test_a_rate_is_in_times_the_traces() -> None:

@@ -75,7 +75,7 @@ def start() -> Iterator[type[Daemon]]:
         daemon.close()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_says_when_it_is_ready_and_stops_in_good_order(start, signum):
     daemon = start("good")
     assert daemon.ready() == {"pid": daemon.process.pid, "address": "tcp://127.0.0.1:1"}

@@ -94,6 +94,17 @@ def test_what_went_or_came_home_bit_by_bit_is_a_sum_with_its_reason() -> None:
     ]
 
 
+def test_who_waits_for_a_place_is_not_told_that_memory_is_lacking() -> None:
+    known = dict(query="r", instance_id="i", request_id="r", state="waiting", lacks_blocks=2, num_before=3)
+    full = Explained(room_blocks=9, full_batch=64, **known)
+    assert Explanation(full).sentences()[-1] == (
+        "It waits for a place: all 64 of the batch (--max-num-seqs) are taken; 3 requests came before it, waiting too; "
+        "there is memory for it at i."
+    )
+    for other in (Explained(room_blocks=1, full_batch=64, **known), Explained(room_blocks=9, **known)):
+        assert Explanation(other).sentences()[-1].startswith("To go on it lacks 2 rBlocks")
+
+
 def test_where_it_was_before_is_said_first() -> None:
     gone = HistoryEntry(
         happened="ended", ago_s=2.0, why="its client was told to send it to i1, which has memory for it"

@@ -12,6 +12,7 @@ from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
+from tests.control.parts import lend
 from tests.control.request.test_lifecycle import CLIENT, Serving, ok
 from tests.control.request.test_output import EOS, Letters
 from tests.token_ids import prompt_fields
@@ -62,6 +63,18 @@ def test_a_fault_of_the_model_ends_the_request_alone() -> None:
     (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
     assert (ended.request_id, ended.kind, ended.reason, ended.retryable) == ("r", "failed", "no numbers", False)
     assert list(serving.state.sequences) == ["other"]
+
+
+def test_a_fault_in_which_creditors_took_part_may_be_theirs() -> None:
+    """One of them computes nonsense, and the request would do well without it."""
+    serving = Serving()
+    submit(serving)
+    step = serving.step()
+    lend(serving.state.sequences["r"], "p", 1)
+    serving.answer(step, ok(9, problem="no numbers", is_fault=True))
+    (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
+    assert (ended.kind, ended.retryable) == ("failed", True)
+    assert ended.reason == "no numbers; or what p computed for it is wrong"
 
 
 def test_one_that_is_refused_or_cancelled_releases_it_too() -> None:

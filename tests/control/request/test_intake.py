@@ -63,6 +63,21 @@ def test_what_only_a_peer_that_died_had_room_for_may_come_again_for_a_while() ->
     assert serving.refusal().kind == "refused", "it did not come back"
 
 
+def test_what_a_peer_that_still_loads_may_have_room_for_may_come_again() -> None:
+    """It was refused for good, a moment before it would have been served."""
+    serving = Serving(num_blocks=2)
+    serving.state.members["p"] = make_member("p", lendable_blocks=0, state="starting")
+    serving.submit("r", (1, 2), max_tokens=15)
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8)
+    serving.submit("r", (1, 2), max_tokens=16)
+    assert serving.refusal().kind == "refused", "more than twice what is here"
+    serving.state.members["p"] = make_member("p", lendable_blocks=2)
+    serving.submit("r", (1, 2), max_tokens=15)
+    assert "r" in serving.state.sequences
+    serving.state.validate()
+
+
 def test_what_a_peer_had_room_for_that_died_before_this_one_began_may_come_again() -> None:
     """A gateway said so, which had seen both; a client in Python was refused for good."""
     serving = Serving(num_blocks=2)

@@ -208,6 +208,17 @@ def test_a_request_waits_for_memory_until_its_deadline() -> None:
     )
 
 
+def test_one_that_waited_for_a_place_of_the_batch_is_not_told_that_memory_is_lacking() -> None:
+    serving = Serving(max_num_seqs=1)
+    serving.submit("runs")
+    serving.admission.admit(serving.clock.now())
+    serving.submit("r", timeout_s=2.0)
+    serving.requests.tick(serving.clock.advance(2.1))
+    assert serving.refusal().reason == (
+        "it had not begun by its deadline, after 2.1 s: the batch is full, max_num_seqs is 1"
+    )
+
+
 def test_one_whose_time_is_over_at_once_is_not_told_that_there_is_no_memory() -> None:
     serving = Serving()
     serving.submit(timeout_s=1e-9)

@@ -96,6 +96,10 @@ def test_a_broken_file(path: Path) -> None:
     (path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
         load(path)
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
+        load(path)
 
 
 def test_a_missing_shard_and_a_broken_index(tmp_path: Path) -> None:

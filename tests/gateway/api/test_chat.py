@@ -159,8 +159,28 @@ async def test_a_request_that_fits_with_an_instance_that_is_gone(start: Start) -
         gateway.fakes.gmanager.members = [msgspec.structs.replace(member, total_blocks=blocks, lendable_blocks=0)]
         await until(partial(holds, gateway, blocks * member.block_tokens + 1))
     problem = error_of(await gateway.chat(max_tokens=60), 503, None, "too_few_instances")
-    assert problem.endswith("can give 32; others are gone, and may come back")
+    assert problem.endswith("can give 32; others are starting, or gone and may come back")
     error_of(await gateway.chat(max_tokens=100 * member.block_tokens), 400, None, "context_length_exceeded")
+
+
+async def test_a_request_that_fits_with_an_instance_that_still_loads(start: Start) -> None:
+    """It may bring as much as the others; what is longer than that is refused for good."""
+
+    def refuses(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        needed = len(prompt_of(submit)) + submit.params.max_tokens
+        return ends("refused", "", needed_tokens=needed, pool_tokens=32)(instance, route, submit)
+
+    gateway = await start(refuses)
+    (member,) = gateway.fakes.gmanager.members
+    loads = msgspec.structs.replace(member, instance_id="loads", state="starting", total_blocks=0, lendable_blocks=0)
+    gateway.fakes.gmanager.members = [
+        msgspec.structs.replace(member, total_blocks=2, lendable_blocks=0),
+        loads,
+    ]
+    await until(partial(holds, gateway, 2 * member.block_tokens + 1))
+    short, long = member.block_tokens, 2 * (member.total_blocks + 2) * member.block_tokens
+    error_of(await gateway.chat(max_tokens=short), 503, None, "too_few_instances")
+    error_of(await gateway.chat(max_tokens=long), 400, None, "context_length_exceeded")
 
 
 async def test_a_prompt_that_fits_with_an_instance_that_is_gone(start: Start) -> None:

@@ -50,6 +50,7 @@ CLIENT_BODIES: dict[str, tuple[str, Control]] = {
             lacks_blocks=1,
             growth_blocks=3,
             room_blocks=9,
+            full_batch=64,
             num_creditors=1,
             num_before=2,
             retry_in_s=0.5,

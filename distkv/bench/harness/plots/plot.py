@@ -19,12 +19,19 @@ LINES = "point: median of all rounds; whiskers: least and most"
 CURVES = "point: median of all rounds; whiskers: least and most; number: this median divided by the first one"
 
 
-def require_matplotlib(flag: str = "--plot") -> None:
-    """Raises click.UsageError that says what to install, and for which flag. Call it before measuring."""
+def check_plot(path: Path | None, flag: str = "--plot") -> None:
+    """Raises click.UsageError where matplotlib is not installed, with what to install, or has no such format. Call it
+    before measuring."""
+    if path is None:
+        return
     if find_spec("matplotlib") is None:
         raise click.UsageError(
             f"{flag} needs matplotlib, which is not installed; in distkv's checkout: pip install '.[bench]'"
         )
+    backends: Any = importlib.import_module("matplotlib.backend_bases")
+    formats = backends.FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise click.UsageError(f"{flag} {path}: expected a name that ends with .png, .svg or .pdf")
 
 
 def write_plot(report: Report, path: Path) -> None:

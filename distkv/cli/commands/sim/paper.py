@@ -44,15 +44,16 @@ def _command(
     trace_paths: tuple[Path, ...],
     quick: bool,
 ) -> int:
-    from distkv.bench.harness.plots.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import check_plot
+    from distkv.bench.harness.report import check_places
     from distkv.bench.simulation.paper_plot import draw
     from distkv.bench.workloads.trace import read_trace
 
     for name in names:
         if name not in NAMES:
             raise ConfigError("figure", f"there is no figure {name!r}", nearest(name, NAMES))
-    if plot_path is not None:
-        require_matplotlib()
+    check_places(docs_path)
+    check_plot(plot_path and plot_path / "figure.png")
     if from_path is None:
         traces = [PlayedTrace(path.stem, read_trace(path)) for path in trace_paths]
         chosen = tuple(dict.fromkeys(names or (NAMES if traces else FIGURES)))

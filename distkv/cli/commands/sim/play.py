@@ -41,7 +41,7 @@ TABLE_WIDTH = 152
 
 
 def _command(**options: Any) -> int:
-    from distkv.bench.harness.plots.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import check_plot
     from distkv.bench.simulation.needed import needed
     from distkv.bench.simulation.plot import draw
     from distkv.bench.simulation.sweep import sweep
@@ -52,8 +52,7 @@ def _command(**options: Any) -> int:
     asked = Asked(**options)
     asked.check_paths()
     for flag, path in (("--plot", asked.plot_path), ("--timeline", asked.timeline_path)):
-        if path is not None:
-            require_matplotlib(flag)
+        check_plot(path, flag)
     specs, wanted = asked.specs(), asked.requests_of_trace()
     of_size = len(wanted) * len(asked.chosen) * len(asked.scales)
     played: list[tuple[Size, Played]] = []
@@ -68,6 +67,15 @@ def _command(**options: Any) -> int:
             played += ((size, one) for one in sweep(wanted, spec, asked.chosen, asked.scales, tell))
     rows = [(size, one.figures) for size, one in played]
     answers = needed(rows, asked.wanted, len(wanted)) if asked.wanted is not None else []
+    console = Console(highlight=False)
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(table(rows))
+    for size, one in played:
+        if (prefills := one.result.prefill_instances) is not None:
+            of = f"prefill-decode, {size}, rate x {one.figures.rate_scale:g}"
+            console.print(f"{of}: {prefills} compute prompts", soft_wrap=True)
+    for answer in answers:
+        console.print(str(answer), soft_wrap=True)
     if asked.json_path is not None:
         found: dict[str, Any] = {"results": [_row(size, row, len(specs) > 1) for size, row in rows]}
         if asked.wanted is not None:
@@ -82,15 +90,6 @@ def _command(**options: Any) -> int:
         size, last = played[-1]
         what = f"{title}, {size}, {last.figures.policy}, rate x {last.figures.rate_scale:g}"
         draw_timeline(last.result.samples, specs[-1][1].faults, what, asked.timeline_path)
-    console = Console(highlight=False)
-    console.width = max(console.width, TABLE_WIDTH)
-    console.print(table(rows))
-    for size, one in played:
-        if (prefills := one.result.prefill_instances) is not None:
-            of = f"prefill-decode, {size}, rate x {one.figures.rate_scale:g}"
-            console.print(f"{of}: {prefills} compute prompts", soft_wrap=True)
-    for answer in answers:
-        console.print(str(answer), soft_wrap=True)
     return 0
 
 

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 
+from distkv.bench.harness.finite import FiniteRange
 from distkv.cli.param_types import CountType
 from distkv.cli.simulated.files import write
 from distkv.sim.datasets.draw import REQUESTS, dataset
@@ -98,7 +99,7 @@ command = click.Command(
             callback=lambda ctx, param, value: _in_range(value), help="How many.",
         ),
         click.Option(
-            ["--rate"], type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+            ["--rate"], type=FiniteRange(min=0, min_open=True), default=1.0, show_default=True,
             metavar="PER_S", help="Arrivals each second on average, at random (Poisson).",
         ),
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Another seed draws other requests."),

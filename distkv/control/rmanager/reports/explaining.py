@@ -68,6 +68,7 @@ def _live(state: RManagerState, admission: Admission, told: Explained, seq: Sequ
         lacks_blocks=needs.lacks,
         growth_blocks=needs.growth if not runs else state.growing.growth(seq),
         room_blocks=needs.room,
+        full_batch=0 if runs or not state.is_batch_full else state.settings.max_num_seqs,
         num_before=0 if runs else sum(other.age < seq.age for other in state.sequences.queue.waiting),
         retry_in_s=max(0.0, seq.retry_at - now) if seq.state is SeqState.WAITING else 0.0,
     )

@@ -73,7 +73,7 @@ class Admission:
     def _resume(self, now: float) -> None:
         aged: Sequence | None = None
         for seq in list(self._queue.resuming):
-            if self._batch_is_full:
+            if self._state.is_batch_full:
                 return
             if seq not in self._queue.resuming or (aged is not None and seq.age > aged.age):
                 continue
@@ -112,7 +112,7 @@ class Admission:
         """Oldest first, all that fit here, and the oldest of those that do not, and are to borrow, as far as it can.
         Those that fit go by an aged one, and into memory that is kept for a peer's, until they have had as much as that
         needs."""
-        while not self._batch_is_full and (room := self._room()) > 0:
+        while not self._state.is_batch_full and (room := self._room()) > 0:
             aged = self._queue.aged.oldest
             if aged is not None:
                 self._passing.look(aged.request_id, aged.size_blocks)
@@ -131,7 +131,7 @@ class Admission:
             for passing in passed:
                 passing.passed(seq.size_blocks)
         aged = self._queue.aged.oldest
-        if aged is not None and not self._batch_is_full and self._queue.is_ready(aged):
+        if aged is not None and not self._state.is_batch_full and self._queue.is_ready(aged):
             self._make_way(aged, now)
 
     def _next_to_borrow(self, aged: Sequence | None, room: int, now: float) -> Sequence | None:
@@ -166,10 +166,6 @@ class Admission:
         youngest = self._queue.resuming.youngest
         if youngest is not None and youngest.age > seq.age:
             self._holdings.preempt(youngest, now, f"{seq.request_id} has waited longer for what it held")
-
-    @property
-    def _batch_is_full(self) -> bool:
-        return len(self._state.running()) >= self._state.settings.max_num_seqs
 
     @property
     def _may_borrow(self) -> bool:
@@ -244,7 +240,7 @@ class Admission:
         needed = self._holdings.unplaced_blocks(oldest)
         if oldest.retries and (needed <= room or self._sees_more(oldest, needed, room)):
             return False
-        if self._batch_is_full:
+        if self._state.is_batch_full:
             return True
         if queue.next_fitting(room) is not None:
             return False

@@ -217,6 +217,8 @@ def test_the_flag_that_needs_matplotlib_is_named(
         (["--policy", "none,prefill-decode", "--instances", "1", "--kv-tokens", "1600"], "it needs at least 2"),
         (["--profile", "a100-llama2-7b", "--policy", "single", "--instances", "3"], "takes 1, 2, 4, 8 GPUs of a host"),
         (["--rate-scale", "0"], "0.0 is not in the range x>0"),
+        (["--rate-scale", "nan"], "expected a finite number, got 'nan'"),
+        (["--rate-scale", "inf"], "expected a finite number, got 'inf'"),
         (["--profile", "a100-lama2-7b"], "a100-llama2-7b"),
         (["--profile", "a100-llama2-70b-tp1"], "its weights leave no memory for KV"),
         (["--profile", "missing.json"], "cannot read missing.json"),
