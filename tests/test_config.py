@@ -23,7 +23,7 @@ from distkv.config import (
 )
 from distkv.config import values as values_module
 from distkv.config.table import groups_of
-from distkv.config.values import is_loopback
+from distkv.config.values import check_bind, is_loopback
 from distkv.errors import ConfigError
 from tests.project.test_layering import FORBIDDEN, imports_of
 
@@ -172,6 +172,15 @@ def test_a_file_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("port = 7\n[instance]\nmax_num_seqs = 3", encoding="utf-8-sig")
     assert load_file(path, "instance") == {"port": 7, "max_num_seqs": 3}
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_host_has_no_port(insecure):
+    for host in ("127.0.0.1:80", "localhost:80"):
+        with pytest.raises(ConfigError, match="without a port"):
+            check_bind(host, insecure)
+    for host in ("::1", "[::1]", "127.0.0.1", "localhost"):
+        check_bind(host, insecure)
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -116,7 +116,9 @@ class ServerChannel(Generic[Body]):
                 limit.close()
             socket.close(linger=0)
             if isinstance(e, zmq.ZMQError):
-                why = f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}"
+                is_unknown = e.errno == errno.ENODEV  # what ZeroMQ says of a name that is not found
+                problem = f"no address of this machine is called {host}" if is_unknown else zmq.strerror(e.errno or 0)
+                why = f"cannot listen at {address}: {problem}"
                 raise ConfigError("address", why, port_hint(e.errno)) from None
             raise
 

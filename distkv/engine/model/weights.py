@@ -109,8 +109,11 @@ class _Source:
         self.path, self.device = path, device
         names = _files(path)
         if not names and not (path / _SINGLE).exists():
-            pickled = any(path.glob("pytorch_model*.bin"))
-            why = "; pytorch_model.bin is not read because loading it can run code, convert it first" if pickled else ""
+            why = ""
+            if any(path.glob("pytorch_model*.bin")):
+                why = "; pytorch_model.bin is not read because loading it can run code, convert it first"
+            elif any(path.glob("*.gguf")):
+                why = "; GGUF files are not read, take the checkpoint that they were made of"
             raise CheckpointError(str(path), f"expected {_SINGLE} or {_INDEX}{why}")
         self._handles = {name: self._open(path / name, stack) for name in sorted(set(names.values()) or {_SINGLE})}
         self._places = names or dict.fromkeys(self._handles[_SINGLE].keys(), _SINGLE)

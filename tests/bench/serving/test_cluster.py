@@ -20,7 +20,9 @@ HEAD = "arrival_s,prompt_tokens,output_tokens\n"
 
 def test_a_trace_is_read_in_the_order_of_arrival(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("model,output_tokens,prompt_tokens,arrival_s\na,3,20,4.5\nb,1,10,0.5\nc,2,30,9\n", encoding="utf-8-sig")
+    path.write_text(
+        "model,output_tokens,prompt_tokens,arrival_s\na,3,20,4.5\nb,1,10,0.5\nc,2,30,9\n", encoding="utf-8-sig"
+    )
     assert read_trace(path, 2) == [TraceRequest(0.5, 10, 1), TraceRequest(4.5, 20, 3)]
 
 

@@ -90,6 +90,9 @@ def test_no_weights_at_all(path: Path) -> None:
     (path / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"expected model\.safetensors or model\.safetensors\.index\.json$"):
         load(path)
+    (path / "model.gguf").touch()
+    with pytest.raises(CheckpointError, match="GGUF files are not read"):
+        load(path)
 
 
 def test_a_broken_file(path: Path) -> None:

@@ -208,6 +208,11 @@ async def test_addresses_that_cannot_be_bound(address: str) -> None:
         ServerChannel.bind(address, CAPTURE, insecure=True)
 
 
+async def test_a_name_that_is_not_known_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"no address of this machine is called no\.such\.host"):
+        ServerChannel.bind("tcp://no.such.host:1", CAPTURE, insecure=True)
+
+
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://192.0.2.1:0"])
 async def test_beyond_loopback_needs_insecure(address: str) -> None:
     with pytest.raises(ConfigError, match="--insecure"):
