@@ -124,7 +124,8 @@ def parse_count(text: str) -> int:
     if found is None:
         raise ValueError(f"not a number: {text!r}")
     power = "kmgt".find(found[2].lower()) + 1 if found[2] else 0
-    scaled = Decimal(found[1]) * (1024 if found[2].isupper() else 1000) ** power
+    value = Decimal(found[1]) if "." in found[1] else int(found[1])
+    scaled = value * (1024 if found[2].isupper() else 1000) ** power
     if scaled != int(scaled):
         raise ValueError(f"not a whole number: {text!r}")
     return int(scaled)

@@ -73,8 +73,7 @@ class GrammarChecker:
             self._drop()
 
     def _ask(self, output: StructuredOutput) -> None:
-        if self._is_closed:
-            raise ConfigError(FIELD, "nothing is checked any more: what checks it was closed")
+        self._check_open()
         if self._process is not None and self._process.poll() is not None:
             # When memory is short it is the first to go, also while it waits: no fault of this output.
             self._drop()
@@ -87,6 +86,8 @@ class GrammarChecker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
+            if self._is_closed:  # meanwhile, by who found no process to end
+                process.kill()
         assert process.stdin is not None and process.stdout is not None
         answer: bytes | None = None
         watchdog = Timer(ANSWER_S, process.kill)
@@ -101,6 +102,7 @@ class GrammarChecker:
             watchdog.cancel()
         if answer is None:
             code = self._drop()
+            self._check_open()
             if code != -signal.SIGKILL or is_new:
                 raise _ended(output, code)
             # It may have been ending already, one thread after the other, when it was asked.
@@ -108,6 +110,10 @@ class GrammarChecker:
             return
         if answer:
             raise InvalidParams(FIELD, answer.decode(), output.text)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConfigError(FIELD, "nothing is checked any more: what checks it was closed")
 
     def _drop(self) -> int:
         """The process has ended, or does so now; returns its exit code, 0 if there is none."""

@@ -69,8 +69,6 @@ def main() -> int:
     spec = msgspec.json.decode(os.environ.pop(SPEC_VARIABLE), type=WorkerSpec)
     configure("worker", spec.instance_id, spec.logging.log_level, spec.logging.log_json)
     _end_with_parent()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
     # Threads here hold the interpreter only between tensor operations; short turns keep a peer's answer from waiting.
     sys.setswitchinterval(0.0005)
     with WorkerEnd(socket.socket(fileno=spec.pipe_fd)) as pipe:

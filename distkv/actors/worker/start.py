@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import sys
 
@@ -22,6 +23,8 @@ def main() -> int:
 
     What is loaded stays, so no garbage is looked for meanwhile, nor in it ever again.
     """
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
     begin_worker()
     gc.disable()
     try:

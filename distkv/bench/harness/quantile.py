@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The least value that so many are not above (nearest rank): with up to 100 values the 99th percentile is the
-    largest. values: at least one."""
+    """The least value that so many are not above (nearest rank): of fewer than 100 values the largest is the 99th
+    percentile. values: at least one."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 

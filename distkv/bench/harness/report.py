@@ -83,13 +83,12 @@ def check_places(*paths: Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        directory = path.absolute().parent
-        if not directory.is_dir():
-            raise click.UsageError(f"there is no directory {directory} for {path.name}")
-        if path.is_dir():
+        file = path.resolve()
+        if not file.parent.is_dir():
+            raise click.UsageError(f"there is no directory {file.parent} for {path.name}")
+        if file.is_dir():
             raise click.UsageError(f"{path} is a directory, expected a file")
-        is_device = path.exists() and not path.is_file()
-        if not os.access(path if is_device else directory, os.W_OK):
+        if not (os.access(file, os.W_OK) or os.access(file.parent, os.W_OK)):
             raise click.UsageError(f"{path} cannot be written: permission denied")
 
 

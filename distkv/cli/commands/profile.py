@@ -77,10 +77,12 @@ def _command(
         file = run(given(ctx, InstanceConfig, params), say, quick=quick, budget_s=budget)
     if network_round_trip_us is not None or network_gbit_s is not None:
         file = with_network(file, network_round_trip_us or 0.0, network_gbit_s or math.inf)
-    click.echo(summary(file))
-    save_profile(file, output)
-    if plot is not None:
-        draw(file.points, f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}", plot)
+    try:
+        save_profile(file, output)
+        if plot is not None:
+            draw(file.points, f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}", plot)
+    finally:  # what was found is seen also where a file cannot be written
+        click.echo(summary(file))
     click.echo(f"{output} is the profile; give it to instances: distkv up {params['model']} --profile {output}")
     return 0
 

@@ -41,11 +41,11 @@ def daemon_options() -> list[click.Parameter]:
 def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline_fd: int | None = None) -> int:
     """Run an actor until it ends, and return its exit code.
 
-    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; one of a second burst ends
-    the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
-    whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
-    2. A service manager that left its NOTIFY_SOCKET in the environment is notified when the actor is ready and when
-    it stops. The limit on descriptors is raised as far as the system permits, up to MAX_DESCRIPTORS. Once it is ready,
+    The first SIGTERM, SIGINT or SIGHUP sets its stop event, after which it has `drain_s` to end; one of a second burst
+    ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and whatever
+    does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError 2. A
+    service manager that left its NOTIFY_SOCKET in the environment is notified when the actor is ready and when it
+    stops. The limit on descriptors is raised as far as the system permits, up to MAX_DESCRIPTORS. Once it is ready,
     garbage is collected by GC_THRESHOLDS, and what is there by then is never looked at again.
     """
     raise_descriptor_limit()
@@ -81,7 +81,7 @@ class _Daemon:
     async def run(self, actor: Actor) -> int:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # as by nohup
+            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # as by nohup
                 loop.add_signal_handler(signum, self._on_signal, signum)
         if self._lifeline_fd is not None:
             os.set_blocking(self._lifeline_fd, False)

@@ -196,7 +196,7 @@ def _next(one: Explained) -> str:
     if one.state != "running":
         before = f"{counted(one.num_before, 'request')} came before it, waiting too; " if one.num_before else ""
         soon = f", next in {one.retry_in_s:.2g} s" if one.retry_in_s else ""
-        if one.full_batch and one.room_blocks >= one.lacks_blocks:
+        if one.full_batch and one.room_blocks >= one.lacks_blocks + one.growth_blocks:
             return (
                 f"It waits for a place: all {one.full_batch:,} of the batch (--max-num-seqs) are taken; "
                 f"{before}there is memory for it at {one.instance_id}."

@@ -152,10 +152,9 @@ class RequestLifecycle:
         """The most that one request could have had within LATELY_S, also before this instance began, for those that
         died meanwhile are listed for so long; or can have soon, if peers that still load bring as much as this one."""
         state = self._state
-        own, members = state.settings.num_blocks, state.members
-        return (
-            max(self._room.look(state.cluster_blocks(), now), own + members.known_blocks) + own * members.num_starting
-        )
+        members, settings = state.members, state.settings
+        seen = max(self._room.look(state.cluster_blocks(), now), settings.num_blocks + members.known_blocks)
+        return seen + (settings.lendable_blocks * members.num_starting if state.shares_memory else 0)
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
@@ -349,7 +348,7 @@ class RequestLifecycle:
             seq = sequences[request_id]
             if seq.request.began is None:
                 waited_s = now - seq.request.arrival
-                why = self._full_batch() or self._numbers(seq)
+                why = self._full_batch(seq) or self._numbers(seq)
                 self.fail(seq, f"it had not begun by its deadline, after {waited_s:.3g} s: {why}", now)
             else:
                 self._expire(seq, now)
@@ -368,8 +367,9 @@ class RequestLifecycle:
         )
         self.fail(seq, reason, now, retryable=False)
 
-    def _full_batch(self) -> str:
-        if not self._state.is_batch_full:
+    def _full_batch(self, seq: Sequence) -> str:
+        """That it waits for a place of the batch, if not for memory."""
+        if not self._state.is_batch_full or seq.size_blocks > self._state.pool.num_free:
             return ""
         return f"the batch is full, max_num_seqs is {self._state.settings.max_num_seqs}"
 

@@ -84,6 +84,23 @@ def test_it_says_when_it_is_ready_and_stops_in_good_order(start, signum):
     assert code == 0
 
 
+def test_one_that_is_to_outlive_its_terminal_does(start):
+    """As by nohup. That a shell ignores SIGINT for what it starts behind & means nothing."""
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        daemon = start("good")
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    daemon.ready()
+    daemon.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.process.wait(0.3)
+    daemon.process.send_signal(signal.SIGINT)
+    code, out = daemon.ended()
+    assert code == 0 and "SIGINT" in out and "SIGHUP" not in out
+
+
 def test_a_second_signal_ends_it_at_once(start):
     daemon = start("stuck")
     daemon.ready()

@@ -172,13 +172,11 @@ async def test_a_request_that_fits_with_an_instance_that_still_loads(start: Star
 
     gateway = await start(refuses)
     (member,) = gateway.fakes.gmanager.members
+    ready = msgspec.structs.replace(member, total_blocks=4, lendable_blocks=2)
     loads = msgspec.structs.replace(member, instance_id="loads", state="starting", total_blocks=0, lendable_blocks=0)
-    gateway.fakes.gmanager.members = [
-        msgspec.structs.replace(member, total_blocks=2, lendable_blocks=0),
-        loads,
-    ]
-    await until(partial(holds, gateway, 2 * member.block_tokens + 1))
-    short, long = member.block_tokens, 2 * (member.total_blocks + 2) * member.block_tokens
+    gateway.fakes.gmanager.members = [ready, loads]
+    await until(partial(holds, gateway, 4 * member.block_tokens + 1))
+    short, long = 3 * member.block_tokens, 2 * (member.total_blocks + 2) * member.block_tokens
     error_of(await gateway.chat(max_tokens=short), 503, None, "too_few_instances")
     error_of(await gateway.chat(max_tokens=long), 400, None, "context_length_exceeded")
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from distkv.client.async_client import AsyncClient
 from distkv.client.instances import directory
 from distkv.gateway.operations.cluster import Cluster, Readiness
+from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import StatusQuery
 from tests.client.fakes import FakeCluster, FakeInstance
 from tests.control.parts import calls
@@ -165,3 +166,18 @@ async def test_what_a_request_asks_of_the_cluster_costs_the_same_with_10_and_10_
     finally:
         fakes.die()
     assert counted[0] == counted[1], f"{counted} calls"
+
+
+def test_what_still_loads_is_taken_to_bring_as_much_as_the_largest() -> None:
+    """Within what the instances take, and nothing where none of them lends."""
+
+    def longest(**fields: object) -> tuple[int, int]:
+        one = Member(instance_id="i", incarnation=1, address="tcp://i:1", state="ready", block_tokens=16, **fields)
+        loads = Member(instance_id="j", incarnation=1, address="tcp://j:1", state="starting", block_tokens=16)
+        found = Readiness.of([one, loads, loads], {"i"})
+        return found.longest_request, found.longest_soon
+
+    assert longest(total_blocks=10, lendable_blocks=8) == (161, 161 + 2 * 8 * 16)
+    assert longest(total_blocks=10, lendable_blocks=8, max_model_len=200) == (161, 200)
+    assert longest(total_blocks=10, lendable_blocks=0) == (161, 161)
+    assert Readiness.of([], ()).longest_soon == 0

@@ -168,7 +168,7 @@ class MemberTable(MutableMapping[str, Member]):
 
 
 def _is_starting(member: Member | None) -> bool:
-    return member is not None and member.state == "starting"
+    return member is not None and member.state == "starting" and not member.total_blocks
 
 
 def _rank(member: Member) -> tuple[int, str]:
