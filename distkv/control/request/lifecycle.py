@@ -10,27 +10,23 @@ from distkv import events
 from distkv.control.commands import Answer, ReleaseGrammar, TellWorker, Tokenized
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.answer.output import MakeDecoder, OutputText
-from distkv.control.request.pace import Pace
+from distkv.control.request.refusals import Refusals
 from distkv.control.request.request import MOST_WAITED_S, Request
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
-from distkv.errors import context_length_exceeded
-from distkv.recent_peak import RecentPeak
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
 
 Kind = Literal["failed", "refused"]
 """How a request ends without its answer."""
-MEMORY_BACK_S = 5.0
-"""After so long an instance that died may be back, if it is started again at once."""
 
 
 class RequestLifecycle:
     """Takes requests in, turns step results into chunks, ends requests.
 
-    on_lost(seq, creditor_ids): a step missed partials of these creditors.
+    on_lost(seq, creditor_ids): a step missed partials of these creditors. refusals: of what it does not take in.
     """
 
     def __init__(
@@ -48,15 +44,14 @@ class RequestLifecycle:
         self._on_lost = on_lost
         self._ending: dict[str, int] = {}
         self._forgotten: list[str] = []
-        self._pace = Pace()
-        self._room = RecentPeak()
+        self.refusals = Refusals(state)
 
     # --- in
 
     def submit(self, event: Tokenized, now: float) -> None:
         """Accept a request, or say at once why not."""
         submit, route = event.submit, event.route
-        refusal = self.refuse_at_once(submit.request_id) or self._refusal(event, now)
+        refusal = self.refusals.at_once(submit.request_id) or self.refusals.of(event, now)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
             self._release_grammar(event.grammar_id)
@@ -84,81 +79,6 @@ class RequestLifecycle:
         self._state.histories.begin(seq.request_id, request.prompt_tokens)
         self._state.counters.prompt_tokens += seq.request.prompt_tokens
         self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens))
-
-    def refuse_at_once(self, request_id: str) -> RequestEnded | None:
-        """Why no request is taken in now, whatever it is; None if one may be. It costs nothing."""
-        state, settings = self._state, self._state.settings
-        num_waiting = state.sequences.num_waiting
-        if state.instance_state != "ready":
-            reason, retry_after_s = f"instance {settings.instance_id} is {state.instance_state}", 0.0
-        elif num_waiting >= settings.max_waiting:
-            reason, retry_after_s = f"{num_waiting} requests are waiting already", self._pace.wait_s(num_waiting)
-        else:
-            return None
-        return RequestEnded(
-            request_id=request_id,
-            kind="failed",
-            reason=reason,
-            retryable=True,
-            retry_after_s=retry_after_s,
-            is_draining=state.instance_state == "draining",
-        )
-
-    def _refusal(self, event: Tokenized, now: float) -> RequestEnded | None:
-        state, settings = self._state, self._state.settings
-        submit, token_ids = event.submit, event.token_ids
-        wanted = len(token_ids) + submit.params.max_tokens
-        pool_blocks, lately_blocks = state.cluster_blocks(), self.lately_blocks(now)
-        reason, most = "", 0
-        if submit.request_id in state.sequences:
-            reason = f"a request with the id {submit.request_id!r} is running already"
-        elif not token_ids:
-            reason = "the prompt has no tokens"
-        elif settings.max_model_len is not None and wanted > settings.max_model_len:
-            most = settings.max_model_len
-            reason = context_length_exceeded(most, len(token_ids), submit.params.max_tokens)
-        elif self._blocks_for(wanted) > pool_blocks:
-            most = pool_blocks * settings.block_tokens
-            if self._blocks_for(wanted) <= lately_blocks:
-                return self._come_again(submit.request_id, wanted, most, lately_blocks * settings.block_tokens)
-        else:
-            reason = _beyond_vocabulary(event, settings.vocab_size)
-            if not reason:
-                return None
-        return RequestEnded(
-            request_id=submit.request_id,
-            kind="refused",
-            reason=reason,
-            needed_tokens=0 if reason and not most else wanted,
-            pool_tokens=most,
-        )
-
-    def _come_again(self, request_id: str, wanted: int, most: int, lately: int) -> RequestEnded:
-        reason = (
-            f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
-            f"give {most} now, and perhaps {lately} with those that are starting, or gone and may come back"
-        )
-        return RequestEnded(
-            request_id=request_id,
-            kind="failed",
-            reason=reason,
-            retryable=True,
-            retry_after_s=MEMORY_BACK_S,
-            needed_tokens=wanted,
-            pool_tokens=most,
-        )
-
-    def lately_blocks(self, now: float) -> int:
-        """The most that one request could have had within LATELY_S, also before this instance began, for those that
-        died meanwhile are listed for so long; or can have soon, if peers that still load bring as much as this one."""
-        state = self._state
-        members, settings = state.members, state.settings
-        seen = max(self._room.look(state.cluster_blocks(), now), settings.num_blocks + members.known_blocks)
-        return seen + (settings.lendable_blocks * members.num_starting if state.shares_memory else 0)
-
-    def _blocks_for(self, num_tokens: int) -> int:
-        """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
-        return max(1, -(-(num_tokens - 1) // self._state.settings.block_tokens))
 
     # --- out
 
@@ -309,7 +229,7 @@ class RequestLifecycle:
     def _end(self, seq: Sequence, now: float, why: str) -> None:
         del self._state.sequences[seq.request_id]
         self._state.histories.end(seq.request_id, why)
-        self._pace.ended(now)
+        self.refusals.pace.ended(now)
         self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)
         self._ending[seq.request_id] = seq.attempt
@@ -342,7 +262,7 @@ class RequestLifecycle:
 
     def tick(self, now: float) -> None:
         """End what waits past its deadline, or for memory the live instances do not have."""
-        self.lately_blocks(now)
+        self.refusals.lately_blocks(now)
         sequences = self._state.sequences
         for request_id in sequences.deadlines.take_due(now):
             seq = sequences[request_id]
@@ -384,20 +304,6 @@ class RequestLifecycle:
     def _path_failures(self) -> str:
         failures = self._state.paths.describe()
         return f"; {failures}" if failures else ""
-
-
-def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:
-    """What is wrong with the ids that would change or leave out logits; empty if nothing is."""
-    params = event.submit.params
-    for name, ids in (
-        ("logit_bias", params.logit_bias),
-        ("allowed_token_ids", params.allowed_token_ids or ()),
-        ("bad_words", [one for word in event.bad_words for one in word]),
-    ):
-        if max(ids, default=0) >= vocab_size:
-            wrong = next(one for one in ids if one >= vocab_size)
-            return f"{name}: token ids must be in [0, {vocab_size}), it has {wrong}"
-    return ""
 
 
 def _answers(part: Planned, result: SeqResult) -> bool:

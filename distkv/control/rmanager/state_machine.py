@@ -166,7 +166,7 @@ class RManager:
 
     def refuse_at_once(self, request_id: str) -> tc.RequestEnded | None:
         """Why no request is taken in now, whatever it is; None if one may be."""
-        return self._parts.requests.refuse_at_once(request_id)
+        return self._parts.requests.refusals.at_once(request_id)
 
     def next_deadline(self) -> float:
         """When this needs a `Tick`, unless something happens before; a `Tick` before that changes nothing."""
@@ -186,7 +186,7 @@ class RManager:
         """Prompt and output of the longest request that can be served here, or could a short while ago; the KV of its
         last token is not needed."""
         settings = self.state.settings
-        pool_tokens = self._parts.requests.lately_blocks(now) * settings.block_tokens + 1
+        pool_tokens = self._parts.requests.refusals.lately_blocks(now) * settings.block_tokens + 1
         return min(pool_tokens, settings.max_model_len or pool_tokens)
 
     @property

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from distkv.control.request.lifecycle import MEMORY_BACK_S
 from distkv.control.request.pace import LONGEST_S
+from distkv.control.request.refusals import MEMORY_BACK_S
 from distkv.recent_peak import LATELY_S
 from tests.control.parts import make_member
 from tests.control.request.serving import Serving, ok
