@@ -151,7 +151,7 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["all layers", "each layer"])
-@pytest.mark.parametrize(("start", "end"), [(48, 50), (49, 50), (40, 50)])
+@pytest.mark.parametrize(("start", "end"), [(48, 50), (48, 49), (40, 50)])
 def test_any_batch_gives_what_it_gives_frame_by_frame(
     engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, start: int, end: int, is_whole: bool
 ) -> None:
