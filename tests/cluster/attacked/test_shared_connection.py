@@ -8,7 +8,7 @@ import pytest
 from distkv import RequestFailed, RequestRefused, SamplingParams
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import driving
+from tests.cluster.driving import driving, eventually
 
 STREAMS, MAX_TOKENS = 8, 110
 
@@ -27,13 +27,16 @@ async def test_what_no_instance_can_read_costs_only_itself(three, expect, field,
         poison = SamplingParams(max_tokens=4)
         msgspec.structs.force_setattr(poison, field, value)
         client = await driver.client("i1")
-        async with driver.slowed("i1"):
+        async with driver.frozen("i1"):  # none of them ends before
             runs = [await driver.start(prompt_ids(40, seed=seed), MAX_TOKENS, at="i1") for seed in range(STREAMS)]
-            await runs[0].reached(1)
-            async with driver.frozen("i1"):  # before all of them have ended
-                assert any(run.finish_reason is None for run in runs)
-                with pytest.raises(error):
-                    await client.submit(prompt_ids(40, seed=99), poison)
+
+            async def are_there() -> bool:
+                return len((await driver.statuses())["i1"].requests) == STREAMS
+
+            await eventually(are_there, 20, "they were not taken in")
+            with pytest.raises(error):
+                await client.submit(prompt_ids(40, seed=99), poison)
+            assert all(run.finish_reason is None for run in runs)
         for run in runs:
             expect(run.prompt, await run.finished(), MAX_TOKENS)
         await driver.settled()
