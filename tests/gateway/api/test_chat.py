@@ -146,12 +146,14 @@ async def holds(gateway: Gateway, tokens: int) -> bool:
     return bool(card["max_model_len"] == tokens)
 
 
+def refuses(instance: Any, route: bytes, submit: Any) -> list[Any]:
+    """As an instance that knows of no other."""
+    needed = len(prompt_of(submit)) + submit.params.max_tokens
+    return ends("refused", "", needed_tokens=needed, pool_tokens=32)(instance, route, submit)
+
+
 async def test_a_request_that_fits_with_an_instance_that_is_gone(start: Start) -> None:
     """Refused by one that began after that, and knows of no other."""
-
-    def refuses(instance: Any, route: bytes, submit: Any) -> list[Any]:
-        needed = len(prompt_of(submit)) + submit.params.max_tokens
-        return ends("refused", "", needed_tokens=needed, pool_tokens=32)(instance, route, submit)
 
     gateway = await start(refuses)
     (member,) = gateway.fakes.gmanager.members
@@ -165,10 +167,6 @@ async def test_a_request_that_fits_with_an_instance_that_is_gone(start: Start) -
 
 async def test_a_request_that_fits_with_an_instance_that_still_loads(start: Start) -> None:
     """It may bring as much as the others; what is longer than that is refused for good."""
-
-    def refuses(instance: Any, route: bytes, submit: Any) -> list[Any]:
-        needed = len(prompt_of(submit)) + submit.params.max_tokens
-        return ends("refused", "", needed_tokens=needed, pool_tokens=32)(instance, route, submit)
 
     gateway = await start(refuses)
     (member,) = gateway.fakes.gmanager.members
