@@ -7,6 +7,7 @@ from distkv.control.request.pace import Pace
 from distkv.control.rmanager.state import RManagerState
 from distkv.errors import context_length_exceeded
 from distkv.recent_peak import RecentPeak
+from distkv.types import MAX_INT
 from distkv.wire.messages.to_client import RequestEnded
 
 MEMORY_BACK_S = 5.0
@@ -57,7 +58,7 @@ class Refusals:
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
             if self._blocks_for(wanted) <= lately_blocks:
-                return self._come_again(submit.request_id, wanted, most, lately_blocks * settings.block_tokens)
+                return _come_again(submit.request_id, wanted, most)
         else:
             reason = _beyond_vocabulary(event, settings.vocab_size)
             if not reason:
@@ -70,32 +71,33 @@ class Refusals:
             pool_tokens=most,
         )
 
-    def _come_again(self, request_id: str, wanted: int, most: int, lately: int) -> RequestEnded:
-        reason = (
-            f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
-            f"give {most} now, and perhaps {lately} with those that are starting, or gone and may come back"
-        )
-        return RequestEnded(
-            request_id=request_id,
-            kind="failed",
-            reason=reason,
-            retryable=True,
-            retry_after_s=MEMORY_BACK_S,
-            needed_tokens=wanted,
-            pool_tokens=most,
-        )
-
     def lately_blocks(self, now: float) -> int:
         """The most that one request could have had within LATELY_S, also before this instance began, for those that
-        died meanwhile are listed for so long; or can have soon, if peers that still load bring as much as this one."""
+        died meanwhile are listed for so long; MAX_INT while peers load that may lend, for nobody knows how much."""
         state = self._state
-        members, settings = state.members, state.settings
-        seen = max(self._room.look(state.cluster_blocks(), now), settings.num_blocks + members.known_blocks)
-        return seen + (settings.lendable_blocks * members.num_starting if state.shares_memory else 0)
+        members = state.members
+        seen = max(self._room.look(state.cluster_blocks(), now), state.settings.num_blocks + members.known_blocks)
+        return MAX_INT if members.num_loading and state.shares_memory else seen
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
         return max(1, -(-(num_tokens - 1) // self._state.settings.block_tokens))
+
+
+def _come_again(request_id: str, wanted: int, most: int) -> RequestEnded:
+    reason = (
+        f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
+        f"give {most} now; others are starting, or gone and may come back"
+    )
+    return RequestEnded(
+        request_id=request_id,
+        kind="failed",
+        reason=reason,
+        retryable=True,
+        retry_after_s=MEMORY_BACK_S,
+        needed_tokens=wanted,
+        pool_tokens=most,
+    )
 
 
 def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:

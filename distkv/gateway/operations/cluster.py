@@ -17,7 +17,7 @@ from distkv.client.prompts import TokenIds
 from distkv.client.views.explaining import Explanation
 from distkv.errors import ClusterUnreachable, DistKVError, NoInstanceReady
 from distkv.recent_peak import RecentPeak
-from distkv.types import Chunk, SamplingParams
+from distkv.types import MAX_INT, Chunk, SamplingParams
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import ClusterState, Status
 from distkv.wire.reachability import problems_at
@@ -31,14 +31,14 @@ SILENCE_S = 4.0
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """What the members say of themselves, looked at once for all requests. ready: those that take requests.
-    longest_request, longest_of_live, longest_soon: prompt and output, in tokens, of the longest request that one of
-    these takes with what the others lend it; of those that are not known to be gone; and of these with those that still
-    load, if each brings as much as the largest. strangers: names of those with other tokens."""
+    longest_request, longest_of_live: prompt and output, in tokens, of the longest request that one of these takes with
+    what the others lend it; and of those that are not known to be gone. is_loading: whether others still load, so that
+    nobody knows what there will be. strangers: names of those with other tokens."""
 
     ready: tuple[Member, ...] = ()
     longest_request: int = 0
     longest_of_live: int = 0
-    longest_soon: int = 0
+    is_loading: bool = False
     strangers: tuple[str, ...] = ()
 
     @classmethod
@@ -50,14 +50,12 @@ class Readiness:
         for member in are_live(members):
             is_stranger = bool(vocabulary) and member.vocabulary not in ("", vocabulary)
             (strangers if is_stranger else live).append(member)
-        num_starting = sum(member.state == "starting" for member in members)
-        expected = num_starting * sorted(live, key=lambda one: one.lendable_blocks)[-1:]
         ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
         return cls(
             ready=tuple(ready),
             longest_request=longest_request(ready),
             longest_of_live=longest_request(live),
-            longest_soon=longest_request(live + expected),
+            is_loading=any(member.is_loading for member in members),
             strangers=tuple(sorted(member.instance_id for member in strangers)),
         )
 
@@ -151,8 +149,9 @@ class Cluster:
     @property
     def longest_lately(self) -> int:
         """As `longest_request`, of the instances that are not known to be gone, for one that is late comes back; the
-        most that it was a short while ago, for those that died may come back too, or that it will be soon."""
-        return max(self._look_at_live(), 0 if self._is_waiting else self._readiness.longest_soon)
+        most that it was a short while ago, for those that died may come back too. MAX_INT while others load."""
+        lately = self._look_at_live()
+        return MAX_INT if self._readiness.is_loading and not self._is_waiting else lately
 
     def _look_at_live(self) -> int:
         live = 0 if self._is_waiting else self._readiness.longest_of_live

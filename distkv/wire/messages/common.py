@@ -125,6 +125,11 @@ class Member(Value, frozen=True):
     #: hash of its tokenizer's tokens, by which a gateway knows its model; empty without one, and from former versions
     vocabulary: Word = ""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether it does not know yet what memory it will have."""
+        return self.state == "starting" and not self.total_blocks
+
 
 class Run(Value, frozen=True, array_like=True):
     """Neighbouring rBlocks of a sequence that are neighbours in the pool too."""

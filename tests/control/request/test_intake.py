@@ -64,19 +64,19 @@ def test_what_only_a_peer_that_died_had_room_for_may_come_again_for_a_while() ->
 
 
 def test_what_a_peer_that_still_loads_may_have_room_for_may_come_again() -> None:
-    """It was refused for good, a moment before it would have been served."""
+    """It was refused for good, a moment before it would have been served. How much it brings nobody knows yet."""
     serving = Serving(num_blocks=2)
     serving.state.members["p"] = make_member("p", total_blocks=0, lendable_blocks=0, state="starting")
-    serving.submit("r", (1, 2), max_tokens=11)
+    serving.submit("r", (1, 2), max_tokens=100)
     ended = serving.refusal()
     assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8)
-    serving.submit("r", (1, 2), max_tokens=12)
-    assert serving.refusal().kind == "refused", "more than it could lend if it were as this one"
     serving.state.policy = "none"
     serving.submit("r", (1, 2), max_tokens=11)
     assert serving.refusal().kind == "refused", "nobody lends"
     serving.state.policy = "contract"
     serving.state.members["p"] = make_member("p", lendable_blocks=1)
+    serving.submit("r", (1, 2), max_tokens=12)
+    assert serving.refusal().kind == "refused", "more than it can lend"
     serving.submit("r", (1, 2), max_tokens=11)
     assert "r" in serving.state.sequences
     serving.state.validate()

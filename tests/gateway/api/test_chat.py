@@ -166,7 +166,7 @@ async def test_a_request_that_fits_with_an_instance_that_is_gone(start: Start) -
 
 
 async def test_a_request_that_fits_with_an_instance_that_still_loads(start: Start) -> None:
-    """It may bring as much as the others; what is longer than that is refused for good."""
+    """Nobody knows what it will bring. Once that is known, what is longer is refused for good."""
 
     gateway = await start(refuses)
     (member,) = gateway.fakes.gmanager.members
@@ -174,8 +174,11 @@ async def test_a_request_that_fits_with_an_instance_that_still_loads(start: Star
     loads = msgspec.structs.replace(member, instance_id="loads", state="starting", total_blocks=0, lendable_blocks=0)
     gateway.fakes.gmanager.members = [ready, loads]
     await until(partial(holds, gateway, 4 * member.block_tokens + 1))
-    short, long = 3 * member.block_tokens, 2 * (member.total_blocks + 2) * member.block_tokens
-    error_of(await gateway.chat(max_tokens=short), 503, None, "too_few_instances")
+    long = 100 * member.block_tokens
+    error_of(await gateway.chat(max_tokens=long), 503, None, "too_few_instances")
+    loaded = msgspec.structs.replace(loads, state="unreachable", total_blocks=4, lendable_blocks=4)
+    gateway.fakes.gmanager.members = [msgspec.structs.replace(ready, total_blocks=5), loaded]
+    await until(partial(holds, gateway, 5 * member.block_tokens + 1))
     error_of(await gateway.chat(max_tokens=long), 400, None, "context_length_exceeded")
 
 

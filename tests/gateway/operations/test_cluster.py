@@ -168,16 +168,10 @@ async def test_what_a_request_asks_of_the_cluster_costs_the_same_with_10_and_10_
     assert counted[0] == counted[1], f"{counted} calls"
 
 
-def test_what_still_loads_is_taken_to_bring_as_much_as_the_largest() -> None:
-    """Within what the instances take, and nothing where none of them lends."""
-
-    def longest(**fields: object) -> tuple[int, int]:
-        one = Member(instance_id="i", incarnation=1, address="tcp://i:1", state="ready", block_tokens=16, **fields)
-        loads = Member(instance_id="j", incarnation=1, address="tcp://j:1", state="starting", block_tokens=16)
-        found = Readiness.of([one, loads, loads], {"i"})
-        return found.longest_request, found.longest_soon
-
-    assert longest(total_blocks=10, lendable_blocks=8) == (161, 161 + 2 * 8 * 16)
-    assert longest(total_blocks=10, lendable_blocks=8, max_model_len=200) == (161, 200)
-    assert longest(total_blocks=10, lendable_blocks=0) == (161, 161)
-    assert Readiness.of([], ()).longest_soon == 0
+def test_nobody_knows_what_an_instance_brings_that_still_loads() -> None:
+    one = Member(instance_id="i", incarnation=1, address="tcp://i:1", state="ready", block_tokens=16, total_blocks=10)
+    loads = Member(instance_id="j", incarnation=1, address="tcp://j:1", state="starting")
+    known = msgspec.structs.replace(loads, total_blocks=10, block_tokens=16)
+    assert Readiness.of([one, loads], {"i"}).is_loading
+    assert not any(Readiness.of(members, {"i"}).is_loading for members in ([], [one], [one, known]))
+    assert Readiness.of([one, loads], {"i"}).longest_request == 161

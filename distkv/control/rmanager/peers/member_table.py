@@ -42,13 +42,13 @@ class MemberTable(MutableMapping[str, Member]):
     """Members by id, this instance not included. A change or a question costs O(log n), and what it returns.
 
     lendable_blocks: what all live peers may lend together; known_blocks: what all could that are listed, the dead too;
-    num_starting: peers that still load, and do not know yet what they will have; near_blocks: those on the host of this
+    num_loading: peers that still load, so that nobody knows what they will have; near_blocks: those on the host of this
     instance that may be asked.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
-        self.lendable_blocks = self.known_blocks = self.num_starting = self.near_blocks = 0
+        self.lendable_blocks = self.known_blocks = self.num_loading = self.near_blocks = 0
         self._host_key = ""
         self._near: dict[str, int] = {}  # lendable rBlocks of those on this host that may be asked for any
         self._members: dict[str, Member] = {}
@@ -77,14 +77,14 @@ class MemberTable(MutableMapping[str, Member]):
     def __setitem__(self, instance_id: str, member: Member) -> None:
         before = self._members.get(instance_id)
         self.known_blocks += member.lendable_blocks - (0 if before is None else before.lendable_blocks)
-        self.num_starting += _is_starting(member) - _is_starting(before)
+        self.num_loading += member.is_loading - (before is not None and before.is_loading)
         self._members[instance_id] = member
         self._weigh(instance_id)
 
     def __delitem__(self, instance_id: str) -> None:
         gone = self._members.pop(instance_id)
         self.known_blocks -= gone.lendable_blocks
-        self.num_starting -= _is_starting(gone)
+        self.num_loading -= gone.is_loading
         self._weigh(instance_id)
 
     def place_on(self, host_key: str) -> None:
@@ -132,7 +132,7 @@ class MemberTable(MutableMapping[str, Member]):
         assert filed == self._filed and sorted(filed.values(), key=_rank) == self._creditors, "creditors misfiled"
         assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
         assert self.known_blocks == sum(member.lendable_blocks for member in self._members.values())
-        assert self.num_starting == sum(map(_is_starting, self._members.values()))
+        assert self.num_loading == sum(member.is_loading for member in self._members.values())
         assert self._near == {name: one.lendable_blocks for name, one in filed.items() if self.is_near(name)}
         assert self.near_blocks == sum(self._near.values())
 
@@ -165,10 +165,6 @@ class MemberTable(MutableMapping[str, Member]):
         self.near_blocks += blocks - self._near.pop(instance_id, 0)
         if blocks:
             self._near[instance_id] = blocks
-
-
-def _is_starting(member: Member | None) -> bool:
-    return member is not None and member.state == "starting" and not member.total_blocks
 
 
 def _rank(member: Member) -> tuple[int, str]:
