@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=str | bytes | int | tuple[str, ...])
@@ -36,10 +37,10 @@ class Timers(Generic[K]):
         """The key is due no more."""
         self._at.pop(key, None)
 
-    def take_due(self, now: float) -> list[K]:
-        """The keys that are due, earliest first; they are due no more."""
+    def take_due(self, now: float, most: int = sys.maxsize) -> list[K]:
+        """The keys that are due, earliest first, at most so many; they are due no more."""
         due: list[K] = []
-        while self.next_at() <= now:
+        while len(due) < most and self.next_at() <= now:
             _, key = heapq.heappop(self._heap)
             del self._at[key]
             due.append(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Literal
@@ -19,6 +21,8 @@ from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
 
+MOST_ENDED = 64
+"""Requests that end in one event by a cause that many have, so that the streams of others go on meanwhile."""
 Kind = Literal["failed", "refused"]
 """How a request ends without its answer."""
 
@@ -43,6 +47,7 @@ class RequestLifecycle:
         self._entropy = entropy
         self._on_lost = on_lost
         self._ending: dict[str, int] = {}
+        self._leaving: deque[tuple[Sequence, str]] = deque()
         self._forgotten: list[str] = []
         self.refusals = Refusals(state)
 
@@ -185,6 +190,11 @@ class RequestLifecycle:
         self._end(seq, now, "its client stopped it or is gone")
         self._state.publish(events.Cancelled(request_id=request_id))
 
+    def end_all_of(self, route: bytes, reason: str = "") -> None:
+        """End all that a client has here, some now and the rest by Ticks. reason: what it is told; empty if it is
+        gone."""
+        self._leaving.extend((seq, reason) for seq in self._state.sequences.of_route(route))
+
     def fail(
         self,
         seq: Sequence,
@@ -258,13 +268,21 @@ class RequestLifecycle:
 
     def next_deadline(self) -> float:
         """When the next request must have ended."""
-        return self._state.sequences.deadlines.next_at()
+        return -math.inf if self._leaving else self._state.sequences.deadlines.next_at()
 
     def tick(self, now: float) -> None:
-        """End what waits past its deadline, or for memory the live instances do not have."""
+        """End what waits past its deadline, or for memory the live instances do not have, or whose client is gone."""
         self.refusals.lately_blocks(now)
         sequences = self._state.sequences
-        for request_id in sequences.deadlines.take_due(now):
+        for _ in range(min(MOST_ENDED, len(self._leaving))):
+            seq, reason = self._leaving.popleft()
+            if sequences.get(seq.request_id) is not seq:
+                continue
+            if reason:
+                self.fail(seq, reason, now)
+            else:
+                self.cancel(seq.request_id, now)
+        for request_id in sequences.deadlines.take_due(now, MOST_ENDED):
             seq = sequences[request_id]
             if seq.request.began is None:
                 waited_s = now - seq.request.arrival
@@ -272,7 +290,7 @@ class RequestLifecycle:
                 self.fail(seq, f"it had not begun by its deadline, after {waited_s:.3g} s: {why}", now)
             else:
                 self._expire(seq, now)
-        for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now):
+        for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now, MOST_ENDED):
             seq = sequences[request_id]
             self.fail(seq, f"memory was lost and did not come back: {self._numbers(seq)}", now)
 

@@ -16,7 +16,7 @@ from distkv import events
 from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor.creditor import Creditor
 from distkv.control.loan.debtor.debts import DebtBook
-from distkv.control.request.lifecycle import RequestLifecycle
+from distkv.control.request.lifecycle import MOST_ENDED, RequestLifecycle
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.holdings import Holdings
@@ -49,6 +49,7 @@ class Drain:
         self._left = False
         self._reclaim_at = math.inf
         self._waiting_since: dict[str, float] = {}
+        self._has_more = False  # to hand back
 
     def start(self, timeout_s: float, now: float) -> None:
         """Begin; a second time changes nothing."""
@@ -64,6 +65,8 @@ class Drain:
         leaves_at = self._state.leaves_at
         if leaves_at == math.inf or self._left:
             return math.inf
+        if self._has_more:
+            return -math.inf
         reclaim_at = self._reclaim_at if self._state.loans.num_spans else math.inf
         return min(leaves_at, reclaim_at, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
 
@@ -91,10 +94,16 @@ class Drain:
         state.emit(Exit(0, reason))
 
     def _hand_back(self, now: float) -> None:
-        """End what does not run; only requests in mid-output are waited for, and they are few: they ran before."""
+        """End what does not run, MOST_ENDED in an event; only requests in mid-output are waited for, and they are few:
+        they ran before."""
         waiting = [seq for seq in self._state.sequences.values() if seq.state is not SeqState.RUNNING]
         self._waiting_since = {seq.request_id: self._waiting_since.get(seq.request_id, now) for seq in waiting}
+        self._has_more = False
+        num_ended = 0
         for seq in waiting:
+            if num_ended == MOST_ENDED:
+                self._has_more = True
+                break
             draining = f"instance {self._state.settings.instance_id} is draining"
             so_far = f"after {seq.num_generated} of {seq.request.params.max_tokens} tokens"
             if seq.num_generated == 0:
@@ -106,6 +115,7 @@ class Drain:
             else:
                 continue
             del self._waiting_since[seq.request_id]
+            num_ended += 1
 
     def _could_go_on(self, seq: Sequence) -> bool:
         """Whether what it lacks may come free here, or be lent by those that do not drain."""

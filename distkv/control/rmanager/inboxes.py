@@ -150,13 +150,11 @@ class Inboxes:
             )
             self._state.emit(c.TellGManager(join))
 
-    def client_gone(self, route: bytes, now: float) -> None:
+    def client_gone(self, route: bytes) -> None:
         """The connection of a client broke."""
         self._parts.clients.gone(route)
-        for seq in self._state.sequences.of_route(route):
-            self._parts.requests.cancel(seq.request_id, now)
+        self._parts.requests.end_all_of(route)
 
-    def client_silent(self, route: bytes, now: float) -> None:
+    def client_silent(self, route: bytes) -> None:
         """It may be gone, or only have been busy: then it gets the end of its requests."""
-        for seq in self._state.sequences.of_route(route):
-            self._parts.requests.fail(seq, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s", now)
+        self._parts.requests.end_all_of(route, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s")

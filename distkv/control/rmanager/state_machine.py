@@ -68,7 +68,7 @@ class RManager:
             case c.PeerDisconnected():
                 self._parts.peers.suspect(event.instance_id, now)
             case c.ClientGone():
-                self._inboxes.client_gone(event.route, now)
+                self._inboxes.client_gone(event.route)
             case c.DrainRequested():
                 self._parts.drain.start(event.timeout_s, now)
             case _:
@@ -108,7 +108,7 @@ class RManager:
         self._end_leases(now)
         parts.debts.tick(now)
         for route in parts.clients.silent(is_behind, now):
-            self._inboxes.client_silent(route, now)
+            self._inboxes.client_silent(route)
         parts.mover.tick(now)
         if parts.heartbeats.due(now):
             most = tg.MAX_WAITING_SIZES if self.state.is_planned else 0

@@ -32,8 +32,9 @@ class Starvation:
         self._unjudged.pop(seq.request_id, None)
         self._patience.cancel(seq.request_id)
 
-    def judge(self, pool_blocks: int, now: float) -> list[str]:
-        """The live instances together have so much; returns the ids of those that have lacked it for too long."""
+    def judge(self, pool_blocks: int, now: float, most: int) -> list[str]:
+        """The live instances together have so much; returns the ids of those that have lacked it for too long, at most
+        so many, each once."""
         for seq, size in self._unjudged.values():
             self._judge(seq, size, pool_blocks, now)
         self._unjudged.clear()
@@ -43,7 +44,7 @@ class Starvation:
             for size, _, _, seq in changed:
                 self._judge(seq, size, pool_blocks, now)
             self._pool_blocks = pool_blocks
-        return self._patience.take_due(now)
+        return self._patience.take_due(now, most)
 
     def next_deadline(self) -> float:
         """When the next one has waited for too long."""
