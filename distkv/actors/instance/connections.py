@@ -21,7 +21,7 @@ from distkv.wire.inboxes import GMANAGER_CONNECTION, PEER_CONNECTION
 from distkv.wire.messages.common import Member, clipped
 from distkv.wire.messages.envelope import Body, Control, GManagerAnswer, PeerAnswer, PeerRequest, ToGManager
 from distkv.wire.messages.to_client import Rejected
-from distkv.wire.messages.to_gmanager import Join
+from distkv.wire.messages.to_gmanager import Heartbeat, Join, as_sign_of_life
 from distkv.wire.messages.to_rmanager import JoinRefused
 
 OnGManager = Callable[[GManagerAnswer, str], None]
@@ -146,12 +146,17 @@ class GManagerConnections:
     def send(self, body: ToGManager, cause: str) -> bool:
         """Send to the gManager that is spoken to; what none hears is dropped, as every such message allows.
 
-        A Join goes to all that are there: what the others know of this instance is what they would go by.
+        A Join and a heartbeat go to all that are there: what the others know of this instance is what they would go by.
         """
         if isinstance(body, Join):
             self.send_to_all(body)
             return True
         spoken_to = self._spoken_to()
+        if isinstance(body, Heartbeat):
+            sign_of_life = as_sign_of_life(body)
+            for connection in self._connections:
+                if connection.connected and connection is not spoken_to:
+                    connection.send(sign_of_life, cause)
         return spoken_to is not None and spoken_to.send(body, cause)
 
     def send_to_all(self, body: ToGManager) -> None:
@@ -170,8 +175,8 @@ class GManagerConnections:
         return next((connection for connection in there if not connection.is_silent), there[0] if there else None)
 
     def _from(self, connection: Connection[GManagerAnswer]) -> OnGManager:
-        """What takes the messages of one: another than is spoken to knows nothing of who is alive, for nobody tells it,
-        but it may refuse this instance."""
+        """What takes the messages of one: another than is spoken to may not hear all who are alive, but it may refuse
+        this instance."""
 
         def receive(message: GManagerAnswer, cause: str) -> None:
             if isinstance(message, JoinRefused) or connection is self._spoken_to():

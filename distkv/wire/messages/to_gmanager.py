@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from distkv.types import ServingState
@@ -140,6 +141,22 @@ class Heartbeat(Message, frozen=True):
     arrived: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_ARRIVED)] = ()
     #: tokens that it generated each second of the last 5 s, or since the heartbeat before if that is longer ago
     generated_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+
+
+def as_sign_of_life(heartbeat: Heartbeat) -> Heartbeat:
+    """For a gManager that stands by: that its sender lives and how full it is, but no placement, loan or request by
+    which it would plan beside the one that does."""
+    return msgspec.structs.replace(
+        heartbeat,
+        base=0,
+        full=True,
+        entries=(),
+        debtors=(),
+        waiting_sizes=(),
+        waiting_tokens=(),
+        longest=(),
+        dropped_moves=(),
+    )
 
 
 class Refusal(Value, frozen=True, array_like=True):

@@ -212,6 +212,25 @@ async def test_every_gmanager_hears_who_joins(tasks: asyncio.TaskGroup) -> None:
         gmanagers.close()
 
 
+async def test_a_gmanager_that_stands_by_hears_who_lives_and_nothing_to_plan_by(tasks: asyncio.TaskGroup) -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
+    ):
+        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
+        for connection in gmanagers._connections:
+            await soon(connection._channel.wait_connected())
+        placed = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)
+        heartbeat = tg.Heartbeat(
+            instance_id="a", incarnation=1, seq=7, base=6, full=False, entries=(placed,), free_blocks=5
+        )
+        gmanagers.send(heartbeat, "")
+        assert (await soon(first.recv()))[1].body == heartbeat
+        other = (await soon(second.recv()))[1].body
+        assert other == tg.Heartbeat(instance_id="a", incarnation=1, seq=7, base=0, full=True, free_blocks=5)
+        gmanagers.close()
+
+
 async def test_a_connection_that_refuses_much_writes_little(tasks: asyncio.TaskGroup) -> None:
     heard = asyncio.Event()
     peers = PeerConnections(ENVELOPES, tasks, lambda *_message: heard.set(), lambda _name: None)

@@ -124,7 +124,7 @@ class Pair:
         return InstanceHandle(name, launch.command(kind, settings), self.log_dir / f"{name}.log", launch.environment())
 
     def restart_first(self) -> None:
-        """The first gManager comes back where it was; the second hears no heartbeat any more."""
+        """The first gManager comes back where it was; the second stands by again."""
         self.gmanagers[0].close()
         port = int(self.addresses[0].rpartition(":")[2])
         self.gmanagers[0] = self._spawn("gmanager", "gmanager-0-again", {"port": port})
@@ -166,3 +166,6 @@ async def test_two_gmanagers_one_stalled_one_back_cost_no_token(pair, expect):
         assert [status.instance.state for status in statuses] == ["ready"] * 3
         assert sum(status.instance.counters.recomputed_tokens for status in statuses) == 0
         assert spans_lost(pair.log_dir) == 0
+    for address in pair.addresses:
+        async with AsyncClient(address) as asker:
+            assert [member.state for member in await asker.members()] == ["ready"] * 3
