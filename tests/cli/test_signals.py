@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -37,3 +39,30 @@ def test_what_timeout_sends_interrupts_once(clock: SimpleNamespace, once: bool, 
         clock.now_s += BURST_S
         with pytest.raises(KeyboardInterrupt) if interrupts_later else contextlib.nullcontext():
             signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_one_that_python_drops_comes_again(once: bool) -> None:
+    """Ctrl-C in a finalizer is written to stderr and forgotten: a demo ran on to its end."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
+        Finalized()
+        time.sleep(30.0)
+
+
+def test_what_else_python_drops_is_reported_as_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            raise ValueError("in a finalizer")
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with signals_interrupt():
+        Finalized()
+    assert sys.unraisablehook is sys.__unraisablehook__
+    assert "in a finalizer" in capsys.readouterr().err
