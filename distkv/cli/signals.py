@@ -13,7 +13,7 @@ from types import FrameType
 
 BURST_S = 1.0
 AGAIN_S = 0.05
-"""So long after a KeyboardInterrupt that Python dropped it is raised again."""
+"""So long after a KeyboardInterrupt that would be, or was, dropped it is tried again."""
 
 
 class Bursts:
@@ -38,26 +38,31 @@ def signals_interrupt(*, once: bool = False) -> Iterator[None]:
 
     once: only the first does, and later ones do nothing, so that cleaning up completes; it must be bounded in time.
 
-    One that comes while a finalizer or a callback of a weak reference runs, from which nothing can be raised, comes
-    again a moment later.
+    One that comes where it would be dropped comes again a moment later: in finalizers, from which nothing is raised,
+    and where a hash is asked for, as msgspec takes whatever goes wrong there for a type without one.
     """
     came, bursts = False, Bursts()
-    again: threading.Timer | None = None
+    again: list[threading.Timer] = []
+
+    def later() -> None:
+        again.append(threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)))
+        again[-1].start()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         nonlocal came
-        if bursts.begins(time.monotonic()) and not (once and came):
+        if _computes_hash(frame):
+            later()
+        elif bursts.begins(time.monotonic()) and not (once and came):
             came = True
             raise KeyboardInterrupt
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
-        nonlocal came, bursts, again
+        nonlocal came, bursts
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             hook(unraisable)
             return
         came, bursts = False, Bursts()
-        again = threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        again.start()
+        later()
 
     signums = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -69,7 +74,13 @@ def signals_interrupt(*, once: bool = False) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
-        if again is not None:
-            again.cancel()
+        for timer in again:
+            timer.cancel()
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def _computes_hash(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__hash__":
+        frame = frame.f_back
+    return frame is not None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from distkv.cli import signals
@@ -51,6 +52,23 @@ def test_one_that_python_drops_comes_again(once: bool) -> None:
 
     with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
         Finalized()
+        time.sleep(30.0)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_one_that_msgspec_would_drop_comes_later(once: bool) -> None:
+    """It takes what is raised where it asks for the hash of a type for a type that has none."""
+
+    class Kind(type):
+        def __hash__(cls) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return super().__hash__()
+
+    class Wanted(metaclass=Kind):
+        pass
+
+    with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
+        msgspec.convert(Wanted(), Wanted)
         time.sleep(30.0)
 
 
