@@ -66,7 +66,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         tokenizer = await loading
         settings = settings_of(config, incarnation, loaded, profile)
         vocabulary = "" if tokenizer is None else tokenizer.vocabulary
-        member = member_of(config, settings, server.address, worker.pid, loaded, vocabulary)
+        member = member_of(settings, server.address, worker.pid, loaded, vocabulary)
         core = RManager(settings, _decoders(tokenizer), trace.entropy)
         trace.rmanager_begins(settings)
         actor = InstanceActor(
@@ -145,7 +145,6 @@ def settings_of(
 
 
 def member_of(
-    config: InstanceConfig,
     settings: RManagerSettings,
     address: str,
     worker_pid: int,

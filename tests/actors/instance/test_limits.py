@@ -21,5 +21,5 @@ def test_the_checkpoint_says_it_unless_the_user_does(wanted: int | None, longest
     with capture_logs() as lines:
         settings = settings_of(config, 1, ready)
     assert settings.max_model_len == longest
-    assert member_of(config, settings, "tcp://127.0.0.1:1", 2, ready).max_model_len == longest
+    assert member_of(settings, "tcp://127.0.0.1:1", 2, ready).max_model_len == longest
     assert bool(lines) == (longest > 4096), "more than the model was made for is allowed, with a warning"

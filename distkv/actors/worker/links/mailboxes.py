@@ -62,7 +62,7 @@ class Mailboxes:
             self._log.info("a mailbox is not used", peer=link.peer, why="both compute on one device, in turns")
             return None
         config, dtype = self._config, self._dtype
-        dims = config.num_layers, config.num_heads, config.head_dim, dtype
+        dims = config.num_heads, config.head_dim, dtype
         if self._has_failed(link.peer):
             self._log.info("a mailbox is not used", peer=link.peer, why="one failed lately")
             return None
@@ -83,7 +83,7 @@ class Mailboxes:
             return None
         self._log.info("a mailbox is used", peer=link.peer)
         with self._device.shared_stream():
-            posting = Posting(memory, shared, self._device, *dims, lambda: self._failed(link.peer))
+            posting = Posting(memory, shared, self._device, config.num_layers, *dims, lambda: self._failed(link.peer))
             self._device.synchronize()
         self._watch.on_end(stream, memory.halt)
         return posting

@@ -30,7 +30,7 @@ class AbsentCreditor:
         ours, theirs = socket.socketpair()
         self._theirs = FrameSocket(theirs, "debtor")
         config, device = model.config, model.device
-        memory = make_mailbox(*mailbox_bytes(config.num_layers, config.num_heads, config.head_dim, model.dtype))
+        memory = make_mailbox(*mailbox_bytes(config.num_heads, config.head_dim, model.dtype))
         memory.forget()
         shared = torch.frombuffer(memory.view, dtype=torch.uint8)
         dims = config.num_layers, config.num_heads, config.head_dim, model.dtype

@@ -114,7 +114,7 @@ class Posting:
         return outcome.status, outcome.waited_s - before_s
 
 
-def mailbox_bytes(num_layers: int, heads: int, dim: int, dtype: torch.dtype) -> tuple[int, int]:
+def mailbox_bytes(heads: int, dim: int, dtype: torch.dtype) -> tuple[int, int]:
     """Bytes of queries and of partials that a mailbox of such a model should have room for."""
     row, partial = heads * dim * dtype.itemsize, heads * (dim + 1) * 4
     rows = max(1, min(MAX_ROWS, MAX_BYTES // (row + partial)))

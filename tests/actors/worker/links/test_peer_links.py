@@ -12,6 +12,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from distkv.actors.worker.links import creditor_links
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.fetch.costs import Work
 from distkv.engine.attention.fetch.link import FetchLink
@@ -189,8 +190,9 @@ def test_who_is_no_member_any_more_is_not_waited_for(links: PeerLinks, worker: W
 
 
 def test_member_lists_that_come_while_links_open_and_break(
-    links: PeerLinks, worker: Worker, config: ModelConfig
+    links: PeerLinks, worker: Worker, config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(creditor_links, "LINK_WAIT_S", DEADLINE_S)
     done = threading.Event()
 
     def update() -> None:
