@@ -168,32 +168,30 @@ class GManager:
         for stranger in self._live.strangers(join, self._time.now_s):
             self._refuse(stranger.member, stranger.route, why_turned_out(join, stranger), False, now)
             self._has_left(stranger)
-        refusal, is_taken = self._live.refusal(join), False
+        refusal: str | None = self._live.refusal(join)
+        is_taken = False
         if not refusal and entry is not None and not is_known and entry.lives:
-            if route == entry.route:
-                if member.incarnation < entry.member.incarnation:
-                    refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
-            else:
-                if entry.challenge is None or entry.challenge[0] != route:
-                    entry.challenge = route, self._time.now_s
-                if entry.heard_s <= entry.challenge[1]:
-                    return  # it is heard soon, or silent for long enough to be replaced when this one joins again
-                refusal = f"another process serves as {member.instance_id} (pid {entry.member.pid}), and it lives"
-            is_taken = bool(refusal)
+            refusal, is_taken = entry.keeps_name_from(member, route, self._time.now_s), True
+        if refusal is None:
+            return  # it is heard soon, or silent for long enough to be replaced when this one joins again
         if refusal:
             self._refuse(member, route, refusal, is_taken, now)
-            return
-        if entry is not None and not is_known and entry.state != "dead":
-            self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
-        if entry is None or not is_known:
-            entry = Entry(member, self._time.now_s, route)
-            self._publish(events.Joined(instance=member.instance_id, pid=member.pid, blocks=member.total_blocks))
-            is_new = True
-            is_changed = True
         else:
-            is_new = False
+            self._let_in(join, route, entry)
+
+    def _let_in(self, join: tg.Join, route: bytes, before: Entry | None) -> None:
+        """An instance is in the cluster, perhaps as another incarnation than `before`, or again."""
+        member, entry = join.member, before
+        is_new = entry is None or entry.member.incarnation != member.incarnation
+        if entry is not None and not is_new:
             as_before = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks)
             is_changed = (as_before, join.compat) != (entry.member, entry.compat)
+        else:
+            if entry is not None and entry.state != "dead":
+                old_pid = entry.member.pid
+                self._publish(events.Replaced(instance=member.instance_id, old_pid=old_pid, new_pid=member.pid))
+            entry, is_changed = Entry(member, self._time.now_s, route), True
+            self._publish(events.Joined(instance=member.instance_id, pid=member.pid, blocks=member.total_blocks))
         entry.member, entry.heard_s, entry.compat, entry.serves = member, self._time.now_s, join.compat, join.serves
         entry.belongs = join.belongs
         entry.predict_by(join.profile)

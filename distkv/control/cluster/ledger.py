@@ -65,6 +65,18 @@ class Entry:
         elif self.model is None or self.model.profile != profile:
             self.model = PerformanceModel(profile)
 
+    def keeps_name_from(self, member: Member, route: bytes, now_s: float) -> str | None:
+        """Why another process that joins by this name cannot have it while this one lives; empty if it can. None where
+        that is not known yet: whether this one is heard from now on will tell. now_s: attentive time."""
+        if route == self.route:
+            is_older = member.incarnation < self.member.incarnation
+            return f"a newer process serves as {member.instance_id} already (pid {self.member.pid})" if is_older else ""
+        if self.challenge is None or self.challenge[0] != route:
+            self.challenge = route, now_s
+        if self.heard_s <= self.challenge[1]:
+            return None
+        return f"another process serves as {member.instance_id} (pid {self.member.pid}), and it lives"
+
     @property
     def reported_free_blocks(self) -> int:
         """Free blocks by its last word; never more than it joined with."""
