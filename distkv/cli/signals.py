@@ -74,10 +74,13 @@ def signals_interrupt(*, once: bool = False) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
+        is_waiting = any(timer.is_alive() for timer in again)
         for timer in again:
             timer.cancel()
         for signum, handler in before.items():
             signal.signal(signum, handler)
+    if is_waiting:
+        raise KeyboardInterrupt
 
 
 def _computes_hash(frame: FrameType | None) -> bool:

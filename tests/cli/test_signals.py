@@ -70,6 +70,8 @@ def test_one_that_msgspec_would_drop_comes_later(once: bool) -> None:
     with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
         msgspec.convert(Wanted(), Wanted)
         time.sleep(30.0)
+    with pytest.raises(KeyboardInterrupt), signals_interrupt(once=once):  # also if nothing follows
+        msgspec.convert(Wanted(), Wanted)
 
 
 def test_what_else_python_drops_is_reported_as_before(

@@ -32,6 +32,8 @@ class Entry:
     that debtors were recommended since the last one, and `held_for` how many of them to whom. sent_on: tokens of
     requests that waited there and were sent elsewhere since then, sent_on_prompts those of their prompts.
 
+    placement: where its requests lie, as of the heartbeat `placed_seq`; empty and 0 while that is not known.
+
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
     unreachable_after_s, dead_after_s: silence until it counts as that. belongs: as in `Join`.
@@ -56,6 +58,7 @@ class Entry:
     sent_on: list[int] = field(default_factory=list)
     sent_on_prompts: int = 0
     placement: dict[tuple[str, bool], RequestPlacementEntry] = field(default_factory=dict)
+    placed_seq: int = 0
     _lent: dict[str, int] | None = None
 
     def predict_by(self, profile: Profile | None) -> None:
@@ -181,6 +184,22 @@ class Entry:
             self._lent = {} if beat is None else {one.instance_id: one.num_blocks for one in beat.debtors}
         return self._lent.get(debtor_id, 0) + self.held_for.get(debtor_id, 0)
 
+    def place(self, heartbeat: Heartbeat) -> bool:
+        """Take in where requests lie by a heartbeat newer than those before; false if it builds on one that is not
+        here. One that builds on itself is no more than a sign of life."""
+        if heartbeat.full or heartbeat.base == heartbeat.seq:
+            self.placement, self.placed_seq = {}, 0
+        if not heartbeat.full and self.placed_seq < max(1, heartbeat.base):
+            return False
+        for placed in heartbeat.entries:
+            key = (placed.req_id, placed.local)
+            if placed.num_blocks:
+                self.placement[key] = placed
+            else:
+                self.placement.pop(key, None)
+        self.placed_seq = heartbeat.seq
+        return True
+
     def start_anew(self) -> None:
         """It has just told how it is, or is dead: nothing is held back there."""
         self.held, self.sent_on_prompts, self._lent = 0, 0, None
@@ -253,7 +272,8 @@ class Ledger:
         self.balance.put(instance_id, NOWHERE)
 
     def apply(self, heartbeat: Heartbeat) -> bool:
-        """Take a heartbeat in; false if it builds on one that is not here, so that a full one is needed.
+        """Take a heartbeat in; false if it builds on one that is not here: its numbers count, but where requests lie is
+        not known until a full one says so.
 
         One older than what is known changes nothing and counts as taken. The entry is to be filed afterwards.
         """
@@ -261,16 +281,7 @@ class Ledger:
         before = entry.heartbeat
         if before is not None and heartbeat.seq <= before.seq:
             return True
-        if heartbeat.full:
-            entry.placement = {}
-        elif before is None or before.seq < heartbeat.base:
-            return False
-        for placed in heartbeat.entries:
-            key = (placed.req_id, placed.local)
-            if placed.num_blocks:
-                entry.placement[key] = placed
-            else:
-                entry.placement.pop(key, None)
+        is_whole = entry.place(heartbeat)
         if before is None or heartbeat.debtors != before.debtors:
             self.debt_graph.update(heartbeat.instance_id, heartbeat.debtors)
         entry.heartbeat = heartbeat
@@ -278,12 +289,12 @@ class Ledger:
         if entry.promises.num_requests:
             entry.promises.heartbeat(heartbeat.arrived)
         entry.start_anew()
-        return True
+        return is_whole
 
     def forget(self, instance_id: str) -> None:
         """It is dead: it holds and lends nothing. Should it come back, it must send a full heartbeat."""
         entry = self.entries[instance_id]
-        entry.heartbeat, entry.placement = None, {}
+        entry.heartbeat, entry.placement, entry.placed_seq = None, {}, 0
         self.debt_graph.update(instance_id, ())
         entry.lendable = 0
         entry.promises.clear()

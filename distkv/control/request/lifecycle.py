@@ -56,6 +56,7 @@ class RequestLifecycle:
     def submit(self, event: Tokenized, now: float) -> None:
         """Accept a request, or say at once why not."""
         submit, route = event.submit, event.route
+        self._end_before(submit.request_id, now)
         refusal = self.refusals.at_once(submit.request_id) or self.refusals.of(event, now)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
@@ -195,6 +196,21 @@ class RequestLifecycle:
         gone."""
         self._leaving.extend((seq, reason) for seq in self._state.sequences.of_route(route))
 
+    def _leave(self, seq: Sequence, reason: str, now: float) -> None:
+        if self._state.sequences.get(seq.request_id) is not seq:
+            return  # it has ended otherwise
+        if reason:
+            self.fail(seq, reason, now)
+        else:
+            self.cancel(seq.request_id, now)
+
+    def _end_before(self, request_id: str, now: float) -> None:
+        """A request comes: if one of its name is still to end, it does first."""
+        old = self._state.sequences.get(request_id)
+        if old is not None and self._leaving:
+            for reason in [reason for seq, reason in self._leaving if seq is old]:
+                self._leave(old, reason, now)
+
     def fail(
         self,
         seq: Sequence,
@@ -275,13 +291,7 @@ class RequestLifecycle:
         self.refusals.lately_blocks(now)
         sequences = self._state.sequences
         for _ in range(min(MOST_ENDED, len(self._leaving))):
-            seq, reason = self._leaving.popleft()
-            if sequences.get(seq.request_id) is not seq:
-                continue
-            if reason:
-                self.fail(seq, reason, now)
-            else:
-                self.cancel(seq.request_id, now)
+            self._leave(*self._leaving.popleft(), now)
         for request_id in sequences.deadlines.take_due(now, MOST_ENDED):
             seq = sequences[request_id]
             if seq.request.began is None:

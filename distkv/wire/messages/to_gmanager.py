@@ -145,11 +145,12 @@ class Heartbeat(Message, frozen=True):
 
 def as_sign_of_life(heartbeat: Heartbeat) -> Heartbeat:
     """For a gManager that stands by: that its sender lives and how full it is, but no placement, loan or request by
-    which it would plan beside the one that does."""
+    which it would plan beside the one that does. It builds on itself, which nobody has: what follows is not taken for
+    all that there is."""
     return msgspec.structs.replace(
         heartbeat,
-        base=0,
-        full=True,
+        base=heartbeat.seq,
+        full=False,
         entries=(),
         debtors=(),
         waiting_sizes=(),

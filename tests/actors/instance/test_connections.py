@@ -227,7 +227,7 @@ async def test_a_gmanager_that_stands_by_hears_who_lives_and_nothing_to_plan_by(
         gmanagers.send(heartbeat, "")
         assert (await soon(first.recv()))[1].body == heartbeat
         other = (await soon(second.recv()))[1].body
-        assert other == tg.Heartbeat(instance_id="a", incarnation=1, seq=7, base=0, full=True, free_blocks=5)
+        assert other == tg.Heartbeat(instance_id="a", incarnation=1, seq=7, base=7, full=False, free_blocks=5)
         gmanagers.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distkv.control.cluster.ledger import Entry, Ledger
 from distkv.control.cluster.policy.interface import InstanceView
-from distkv.wire.messages.to_gmanager import Debtor, Heartbeat, LongRequest, RequestPlacementEntry
+from distkv.wire.messages.to_gmanager import Debtor, Heartbeat, LongRequest, RequestPlacementEntry, as_sign_of_life
 from tests.control.parts import BLOCK, make_member
 from tests.control.performance.profiles import make_profile
 
@@ -39,6 +39,20 @@ def test_a_delta_needs_what_it_builds_on(ledger: Ledger) -> None:
     assert not ledger.apply(beat(7, base=6, placed={"r": 3}))
     assert ledger.apply(beat(8, base=5, placed={"r": 3, "s": 0}))
     assert ledger.placement() == {"r": {"a": 3}}
+
+
+def test_one_that_stands_by_knows_who_lives_and_then_wants_to_know_all(ledger: Ledger) -> None:
+    """Also if it was in charge before, and the other one never answered meanwhile, so that deltas build on what it was
+    told then."""
+    ledger.apply(beat(5, full=True, placed={"r": 2}, free_blocks=7, debtors=(Debtor("b", 3),)))
+    ledger.apply(as_sign_of_life(beat(6, base=5, placed={"r": 3}, free_blocks=6, debtors=(Debtor("b", 3),))))
+    assert ledger.entries["a"].reported_free_blocks == 6 and not ledger.placement() and not ledger.debts()
+    assert not ledger.apply(beat(7, base=5, placed={"r": 4}, free_blocks=5, debtors=(Debtor("b", 3),)))
+    assert ledger.entries["a"].reported_free_blocks == 5 and not ledger.placement()
+    assert ledger.debts() == {("b", "a"): 3}, "which is told whole each time"
+    assert ledger.apply(beat(8, full=True, placed={"r": 4}))
+    assert ledger.placement() == {"r": {"a": 4}}
+    ledger.validate(1.0)
 
 
 def test_an_older_one_changes_nothing(ledger: Ledger) -> None:

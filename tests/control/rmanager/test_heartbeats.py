@@ -106,23 +106,15 @@ def test_who_is_told_to_join_again_and_again_beats_no_faster() -> None:
     assert heartbeats.due(10.1 + state.settings.heartbeat_s)
 
 
-def test_a_gmanager_that_stood_by_is_told_everything() -> None:
-    """It acknowledges what it heard meanwhile, which was no placement."""
-    state = make_state()
-    heartbeats = Heartbeats(state)
-    compute(state, add_sequence(state, "a", 8))
-    for seq in (1, 2):
+def test_an_answer_to_what_was_sent_before_all_was_wanted_is_nothing_to_build_on() -> None:
+    heartbeats = Heartbeats(make_state())
+    for _ in range(3):
         heartbeats.build(0)
-        heartbeats.on_ack(HeartbeatAck(seq=seq, incarnation=5))
-    assert not heartbeats.build(0).full
-    assert heartbeats.due(10.0) and not heartbeats.due(10.05)
-    for seq in (2, 3):
-        heartbeats.on_ack(HeartbeatAck(seq=seq, incarnation=6))
-    assert heartbeats.due(10.05), "at once"
-    told = heartbeats.build(0)
-    assert told.full and entries(told) == {("a", True): 2}
-    heartbeats.on_ack(HeartbeatAck(seq=4, incarnation=6))
-    assert not heartbeats.build(0).full
+    heartbeats.on_ack(HeartbeatAck(seq=2, want_full=True))
+    heartbeats.on_ack(HeartbeatAck(seq=3))
+    assert heartbeats.build(0).full
+    heartbeats.on_ack(HeartbeatAck(seq=4))
+    assert heartbeats.build(0).base == 4
 
 
 def test_on_request_everything_is_told() -> None:

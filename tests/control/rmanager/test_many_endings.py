@@ -65,6 +65,18 @@ def test_they_end_in_parts(cause: Callable[[Running], None]) -> None:
     assert running.rm.next_deadline() > running.now
 
 
+def test_one_of_the_same_name_that_comes_meanwhile_finds_it_ended() -> None:
+    running = Running(peers="", max_num_seqs=1)
+    for number in range(MOST_ENDED + 2):
+        submit(running, f"r{number}", CLIENT)
+    running.handle(c.ClientGone(CLIENT))
+    anew = list(running.rm.state.sequences)[-1]
+    submit(running, anew, STRANGER)
+    assert running.rm.state.sequences[anew].request.route == STRANGER
+    running.handle(c.Tick())
+    assert list(running.rm.state.sequences) == [anew]
+
+
 def test_what_ended_meanwhile_or_came_anew_is_left_alone() -> None:
     running = Running(peers="", max_num_seqs=1)
     sequences = running.rm.state.sequences

@@ -44,7 +44,6 @@ class Heartbeats:
         self._seq = 0
         self._base = 0
         self._full = True
-        self._told = 0  # the gManager that answered last, by its incarnation
         self._reported: PlacementMap = {}
         self._changed_in: dict[tuple[str, bool], int] = {}  # by the heartbeat that reported it last
         self._next_at = 0.0
@@ -175,13 +174,10 @@ class Heartbeats:
         )
 
     def on_ack(self, ack: HeartbeatAck) -> None:
-        """The gManager has it, or wants everything, as another than answered last does: that stood by, and took in this
-        one as if it had all before."""
+        """The gManager has it, or wants everything."""
         self._room_tokens = ack.room_tokens
-        is_another = self._told not in (0, ack.incarnation)
-        self._told = ack.incarnation
-        if ack.want_full or ack.want_join or is_another:
-            if not ack.want_join or not self._full:  # who is not let in does not try faster than it beats
+        if ack.want_full or ack.want_join:
+            if ack.want_full or not self._full:  # who is not let in does not try faster than it beats
                 self._next_at = 0.0
             self._base, self._full = self._seq, True  # what was sent until now is nothing to build on
         elif max(self._base + 1, self._seq - KEPT_HEARTBEATS) <= ack.seq <= self._seq:
