@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -43,3 +45,14 @@ def test_a_command_may_run_it() -> None:
     with LineProcess(ECHO, "3", through=["env", "-u", "NONE"]) as process:
         process.tell({})
         assert process.answer(dict) == {"times": 3}
+
+
+def test_one_whose_benchmark_is_gone_ends_without_a_word() -> None:
+    speaks = "import sys; from distkv.bench.harness.line_process import say; sys.stdin.read(); say(1); print('goes on')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", speaks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert process.communicate(timeout=30.0)[1] == b"" and process.returncode == 0
