@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -14,6 +14,8 @@ import pytest
 
 from distkv.cli import signals
 from distkv.cli.signals import BURST_S, Bursts, signals_interrupt
+
+DEADLINE_S = 30.0
 
 
 def test_a_burst_is_counted_from_its_first_signal() -> None:
@@ -44,7 +46,7 @@ def test_what_timeout_sends_interrupts_once(clock: SimpleNamespace, once: bool, 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_one_that_python_drops_comes_again(once: bool) -> None:
-    """Ctrl-C in a finalizer is written to stderr and forgotten: a demo ran on to its end."""
+    """Ctrl-C in a finalizer would be written to stderr and forgotten."""
 
     class Finalized:
         def __del__(self) -> None:
@@ -52,12 +54,12 @@ def test_one_that_python_drops_comes_again(once: bool) -> None:
 
     with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
         Finalized()
-        time.sleep(30.0)
+        threading.Event().wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_one_that_msgspec_would_drop_comes_later(once: bool) -> None:
-    """It takes what is raised where it asks for the hash of a type for a type that has none."""
+    """Where it asks for the hash of a type, it takes what is raised for "none": a demo ran on to its end."""
 
     class Kind(type):
         def __hash__(cls) -> int:
@@ -69,7 +71,7 @@ def test_one_that_msgspec_would_drop_comes_later(once: bool) -> None:
 
     with signals_interrupt(once=once), pytest.raises(KeyboardInterrupt):
         msgspec.convert(Wanted(), Wanted)
-        time.sleep(30.0)
+        threading.Event().wait(DEADLINE_S)
     with pytest.raises(KeyboardInterrupt), signals_interrupt(once=once):  # also if nothing follows
         msgspec.convert(Wanted(), Wanted)
 

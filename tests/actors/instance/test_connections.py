@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -164,6 +166,21 @@ async def test_a_message_that_is_too_long_costs_nothing_but_itself(tasks: asynci
         peers.close()
 
 
+@asynccontextmanager
+async def to_two_gmanagers(
+    tasks: asyncio.TaskGroup,
+) -> AsyncIterator[tuple[GManagerConnections, ServerChannel[Any], ServerChannel[Any]]]:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
+    ):
+        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
+        for connection in gmanagers._connections:
+            await soon(connection._channel.wait_connected())
+        yield gmanagers, first, second
+        gmanagers.close()
+
+
 async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
     tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,14 +188,8 @@ async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
     monkeypatch.setattr(connections, "SILENT_S", 0.5)
     heard: asyncio.Queue[Any] = asyncio.Queue()
     query = tg.MembersQuery()
-    async with (
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
-    ):
-        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
+    async with to_two_gmanagers(tasks) as (gmanagers, first, second):
         gmanagers.on_message = lambda message, _cause: heard.put_nowait(message)
-        for connection in gmanagers._connections:
-            await soon(connection._channel.wait_connected())
         gmanagers.send(query, "")
         route, _ = await soon(first.recv())
         await asyncio.sleep(connections.SILENT_S)
@@ -190,36 +201,22 @@ async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
         assert await soon(heard.get()) == tr.HeartbeatAck(seq=1)
         gmanagers.send(query, "")
         await soon(first.recv())
-        # The other hears nothing of this instance now, and would call it and all others dead.
+        # The other stands by again: what it says of others is not believed.
         second.send(other_route, ENVELOPES.wrap(tr.Members(version=1)))
         second.send(other_route, ENVELOPES.wrap(tr.JoinRefused(reason="no")))
         assert await soon(heard.get()) == tr.JoinRefused(reason="no")
-        gmanagers.close()
 
 
 async def test_every_gmanager_hears_who_joins(tasks: asyncio.TaskGroup) -> None:
     """Else one knows an instance as it was while it loaded, without memory to lend, and goes by that when needed."""
-    async with (
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
-    ):
-        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
-        for connection in gmanagers._connections:
-            await soon(connection._channel.wait_connected())
+    async with to_two_gmanagers(tasks) as (gmanagers, first, second):
         join = tg.Join(member=peer_at("tcp://127.0.0.1:1"), compat="model")
         gmanagers.send(join, "")
         assert (await soon(first.recv()))[1].body == join == (await soon(second.recv()))[1].body
-        gmanagers.close()
 
 
 async def test_a_gmanager_that_stands_by_hears_who_lives_and_nothing_to_plan_by(tasks: asyncio.TaskGroup) -> None:
-    async with (
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
-        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
-    ):
-        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
-        for connection in gmanagers._connections:
-            await soon(connection._channel.wait_connected())
+    async with to_two_gmanagers(tasks) as (gmanagers, first, second):
         placed = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)
         heartbeat = tg.Heartbeat(
             instance_id="a", incarnation=1, seq=7, base=6, full=False, entries=(placed,), free_blocks=5
@@ -228,7 +225,6 @@ async def test_a_gmanager_that_stands_by_hears_who_lives_and_nothing_to_plan_by(
         assert (await soon(first.recv()))[1].body == heartbeat
         other = (await soon(second.recv()))[1].body
         assert other == tg.Heartbeat(instance_id="a", incarnation=1, seq=7, base=7, full=False, free_blocks=5)
-        gmanagers.close()
 
 
 async def test_a_connection_that_refuses_much_writes_little(tasks: asyncio.TaskGroup) -> None:
