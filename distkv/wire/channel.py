@@ -225,15 +225,13 @@ class ServerChannel(Generic[Body]):
         """Drop what a route sent beyond its quota, and shut the connection it came by."""
         self.malformed += 1
         if self._guard.is_flooding(route):
-            self._report_shut(shut_down(self._socket.source, received=self._guard.bar(route, now_s)))
+            is_shut = shut_down(self._socket.source, received=self._guard.bar(route, now_s))
+            _report_shut(self.address, is_shut)
 
     def _stopped_unfinished(self) -> None:
         """A connection was shut because of a message that is too long and did not end."""
         self.malformed += 1
-        self._report_shut(True)
-
-    def _report_shut(self, is_shut: bool) -> None:
-        structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
+        _report_shut(self.address, True)
 
 
 class ClientChannel(Generic[Body]):
@@ -254,6 +252,9 @@ class ClientChannel(Generic[Body]):
         self._max_message_bytes = max_message_bytes
         self._socket = socket
         self._watch = watch
+        self._unfinished = UnfinishedMessages(
+            watch.descriptors, max_message_bytes, lambda: not socket.has_waiting(), self._stopped_unfinished
+        )
 
     @classmethod
     def connect(
@@ -325,6 +326,8 @@ class ClientChannel(Generic[Body]):
         return None if frames is None else self._decode(frames)
 
     def _decode(self, frames: list[bytes | memoryview]) -> Envelope[Body]:
+        for descriptor in self._watch.descriptors:
+            self._unfinished.read(descriptor, len(frames), sum(map(len, frames)))
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
@@ -334,13 +337,20 @@ class ClientChannel(Generic[Body]):
             error.request_id = request_id(frames[0])
             raise
 
+    def _stopped_unfinished(self) -> None:
+        """The connection was shut because of a message that is too long and did not end."""
+        self.malformed += 1
+        _report_shut(self._socket.name, True)
+
     def close(self) -> None:
         """Disconnect; what was sent before gets a moment to leave."""
+        self._unfinished.close()
         self._watch.close()
         self._socket.close(POLITE_LINGER_S)
 
     def abort(self) -> None:
         """Disconnect and drop what has not left yet."""
+        self._unfinished.close()
         self._watch.close()
         self._socket.close(0)
 
@@ -349,3 +359,7 @@ class ClientChannel(Generic[Body]):
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.abort()
+
+
+def _report_shut(address: str, is_shut: bool) -> None:
+    structlog.get_logger().warning("a connection sent too much", at=address, shut=is_shut)

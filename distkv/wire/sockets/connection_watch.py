@@ -10,13 +10,14 @@ import zmq
 from distkv.errors import LinkClosed
 from distkv.wire.sockets.monitor import Monitor
 
-_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+_EVENTS = zmq.Event.CONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 
 
 class ConnectionWatch:
     """Follows the connection of a socket with a single peer. Create it before `socket.connect`, under the loop.
 
-    connected: the peer is there. The callbacks run in the loop.
+    connected: the peer is there. descriptors: of the connection, none where there is none. The callbacks run in the
+    loop.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class ConnectionWatch:
         on_disconnected: Callable[[], None] | None = None,
     ) -> None:
         self.connected = False
+        self.descriptors: set[int] = set()
         self._name = name
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
@@ -51,7 +53,11 @@ class ConnectionWatch:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _follow(self, event: int, _descriptor: int) -> None:
+    def _follow(self, event: int, descriptor: int) -> None:
+        if event == zmq.Event.CONNECTED:
+            self.descriptors.add(descriptor)
+        elif event == zmq.Event.DISCONNECTED:
+            self.descriptors.discard(descriptor)
         if event == zmq.Event.HANDSHAKE_SUCCEEDED and not self.connected:
             self.connected = True
             self._wake()

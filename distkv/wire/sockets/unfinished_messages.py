@@ -45,7 +45,7 @@ class UnfinishedMessages:
         self._to_look_at: list[int] = []
         self._slice = 0
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(ROUND_S / SLICES, self._look)
+        self._timer = self._loop.call_later(ROUND_S, self._look)
 
     def read(self, descriptor: int, frames: int, size_bytes: int) -> None:
         """So many frames were read of this connection, of so many bytes in all."""
@@ -56,13 +56,16 @@ class UnfinishedMessages:
         self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(ROUND_S / SLICES, self._look)
         if not self._to_look_at:
             self._to_look_at = list(self._connections)
             self._slice = len(self._to_look_at) // SLICES + 1
-        for descriptor in self._to_look_at[-self._slice :]:
-            self._look_at(descriptor)
+        looked_at = self._to_look_at[-self._slice :]
+        # Who has one connection, as clients have, is not woken for empty slices.
+        pause_s = ROUND_S * self._slice / max(len(self._connections), self._slice)
+        self._timer = self._loop.call_later(pause_s, self._look)
         del self._to_look_at[-self._slice :]
+        for descriptor in looked_at:
+            self._look_at(descriptor)
 
     def _look_at(self, descriptor: int) -> None:
         received = received_bytes(descriptor)

@@ -98,11 +98,16 @@ def ping_and_reset(address: str, at_once: int, frame: bytes = FRAME) -> None:
 def handshaken(port: int) -> socket.socket:
     """A connection that has said, in ZMTP, that it is a DEALER."""
     stranger = socket.create_connection(("127.0.0.1", port))
+    shake_hands(stranger, b"DEALER")
+    return stranger
+
+
+def shake_hands(stranger: socket.socket, kind: bytes) -> None:
+    """Say, in ZMTP, that this is a socket of a kind that the other end talks to."""
     stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32))
     assert len(stranger.recv(64, socket.MSG_WAITALL)) == 64
-    stranger.sendall(zmtp(COMMAND, b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"))
+    stranger.sendall(zmtp(COMMAND, b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind))
     stranger.recv(4096)
-    return stranger
 
 
 def zmtp(flags: int, payload: bytes) -> bytes:

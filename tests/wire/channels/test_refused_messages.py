@@ -29,7 +29,7 @@ from distkv.wire.messages.to_rmanager import KeepAlive, Members
 from distkv.wire.rejections import MAX_BAD_IN_A_ROW
 from distkv.wire.sockets.flood_guard import QUOTA_MESSAGES
 from tests.waiting import soon, until
-from tests.wire.channels.abort_recipes import LAST_FRAME, MORE_FRAMES, handshaken, zmtp
+from tests.wire.channels.abort_recipes import LAST_FRAME, MORE_FRAMES, handshaken, shake_hands, zmtp
 from tests.wire.channels.strangers import stranger_at
 
 
@@ -156,6 +156,30 @@ async def test_a_message_that_does_not_end_costs_its_own_connection_only(
         await beside(server, client, envelopes, asyncio.to_thread(send_until_shut, stranger, parts, times=200))
         assert [(line["event"], line["shut"]) for line in lines] == [("a connection sent too much", True)]
         assert server.malformed == 1
+
+
+async def test_a_message_of_a_server_that_does_not_end_is_not_kept(envelopes: EnvelopeFactory) -> None:
+    """The connection is shut, and the channel connects again."""
+
+    def serve(listener: socket.socket, parts: bytes, *, times: int) -> None:
+        stranger, _address = listener.accept()
+        with stranger:
+            shake_hands(stranger, b"ROUTER")
+            send_until_shut(stranger, parts, times=times)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as lines:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        async with ClientChannel.connect(address, CAPTURE, max_message_bytes=100_000) as client:
+            await asyncio.to_thread(serve, listener, zmtp(MORE_FRAMES, b"x" * 250) * 4000, times=200)
+            await until(lambda: not client.connected)
+            assert [(line["event"], line["at"], line["shut"]) for line in lines] == [
+                ("a connection sent too much", address, True)
+            ]
+            assert client.malformed == 1
+            whole = zmtp(LAST_FRAME, encode_envelope(envelopes.wrap(KeepAlive())))
+            again = asyncio.create_task(asyncio.to_thread(serve, listener, whole, times=1))
+            assert (await soon(client.recv())).body == KeepAlive()
+        await again
 
 
 async def beside(
