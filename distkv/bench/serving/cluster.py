@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,31 +20,29 @@ import msgspec
 
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.baselines.setup import CACHE
-from distkv.bench.harness.alternate import Samples, Turns, paired_ratio
+from distkv.bench.harness.alternate import Samples, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.finite import FiniteRange
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_lines
-from distkv.bench.harness.report import Report, results, show_lines
+from distkv.bench.harness.report import Report, Result, results, show_lines
 from distkv.bench.pooling.contenders import NAMES, OFF, POLICIES, Given, default_policy, start
+from distkv.bench.pooling.game import Game
 from distkv.bench.pooling.goals import Found, goals
-from distkv.bench.pooling.predicted import Play, Predictor, compared, of_all_rounds
+from distkv.bench.pooling.load import load_of
+from distkv.bench.pooling.predicted import Predictor, compared
 from distkv.bench.pooling.predicted import goals as true_to_reality
 from distkv.bench.pooling.rates import Rates
 from distkv.bench.pooling.seen import Seen
-from distkv.bench.pooling.summary import FIRST_ROUNDS, SHORT_ROUNDS, TOKENS, at, unit
+from distkv.bench.pooling.summary import TOKENS, at, unit
 from distkv.bench.profiling import run as profiling
-from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, drawn_trace, pool_of, read_trace, varies_much
+from distkv.bench.workloads.trace import DRAWN, Drawn, varies_much
 from distkv.errors import ConfigError
-from distkv.sim.trace import beginning_with, scaled
 from distkv.types import PLANNED_POLICIES
 from distkv.wire.profile_file import load_profile, save_profile
 
-ALONE_REQUESTS = 6
 DEADLINE_S = 120.0
 PROFILE_S = 120.0
-WINDOW_S, LEAST_REQUESTS = 30.0, 12
-"""At low rates requests of so much time are played, and not fewer than that."""
 HELP = """Requests of a trace on instances that lend each other memory by each policy, beside the same ones that do not
 (off), one instance with the memory and cores of all (big), and instances of vLLM with as much KV memory each behind a
 router that sends to the least loaded (vllm): throughput, goodput and latencies by rate.
@@ -97,16 +95,8 @@ def measure(
     can run."""
     begun_s = time.monotonic()
     size = QUICK if quick else FULL
-    shape, count, num_rounds = MODELS[size.model], instances or size.instances, rounds or size.rounds
-    drawing = drawn_trace(drawn, requests or size.requests, size.median_tokens, seed)
-    played = scaled(drawing if trace is None else read_trace(trace, requests or size.requests), tokens=scale_tokens)
-    largest = max(one.num_tokens for one in played)
-    pool = kv_tokens or pool_of(played, POOL_OF_LARGEST["variance" if trace else drawn])
-    if largest > pool * count:
-        raise ConfigError("kv_tokens", f"the largest request has {largest:,} tokens, {count} pools of {pool:,} do not")
-    timed = [one for one in played if one.num_tokens <= pool and one.output_tokens > 1][:ALONE_REQUESTS]
-    if not timed:
-        raise ConfigError("kv_tokens", f"no request of two output tokens fits a pool of {pool:,} tokens")
+    shape, count = MODELS[size.model], instances or size.instances
+    load = load_of(trace, drawn, seed, requests or size.requests, size.median_tokens, scale_tokens, kv_tokens, count)
     facts = machine_facts()
     cores = tuple(sorted(os.sched_getaffinity(0))[:count])
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch, ExitStack() as stack:
@@ -117,60 +107,38 @@ def measure(
             known, facts["profile"] = _profiled(model, Path(scratch), cores[:2], say, quick=quick)
         if not PLANNED_POLICIES.isdisjoint(names):
             profile = known
-        given = Given(shape, model, count, pool, largest, cores, profile, venvs.expanduser().absolute())
+        venvs = venvs.expanduser().absolute()
+        given = Given(shape, model, count, load.kv_tokens, max(load.lengths), cores, profile, venvs)
         running, left_out = start(names, given, stack, say)
         if not running:
             raise ConfigError("contender", "; ".join(f"{name}: {why}" for name, why in left_out.items()))
         settings = {name: str(one.settings) for name, one in running.items()}
-        seen = {name: Seen(one, shape.vocab, deadline_s, pool) for name, one in running.items()}
+        seen = {name: Seen(one, shape.vocab, deadline_s, load.kv_tokens) for name, one in running.items()}
         say("requests one after the other")
         first = next(iter(seen))
-        unloaded = seen[first].alone(timed)
+        unloaded = seen[first].alone(load.alone)
         predictor = None
         if known is not None:
-            predictor = Predictor(load_profile(known), count, pool, deadline_s, has_profile=profile is not None)
-            facts["unloaded_simulated"] = str(predictor.alone(timed))
+            predictor = Predictor(
+                load_profile(known), count, load.kv_tokens, deadline_s, has_profile=profile is not None
+            )
+            facts["unloaded_simulated"] = str(predictor.alone(load.alone))
             if first in POLICIES:
-                predictor.learn(timed, unloaded)
-        turns, plays = Turns(), list[Play]()
-
-        def play(rate: float, index: int) -> Mapping[str, float]:
-            say(f"{rate:g} requests/s, round {index + 1}")
-            turned = beginning_with(played, index * len(played) // num_rounds)
-            arriving = scaled(turned[: _count(rate, len(played))], tokens=1.0, per_s=rate)
-            variants = {
-                name: partial(one.play, arriving, rate, unloaded, f"{index} {rate:g}") for name, one in seen.items()
-            }
-            turns.take(variants, index)
-            plays.append(Play(rate, arriving))
-            return {name: values[-1] for name, values in turns.samples[at(TOKENS, rate)].items()}
-
-        lowest = float(f"{count / statistics.fmean(map(unloaded.whole_of_s, played)):.1g}")
-        plan = Rates(
-            rates or size.rates,
-            lowest,
-            num_rounds,
-            lambda: time.monotonic() - begun_s,
-            budget_s,
-        )
-        plan.run(play)
+                predictor.learn(load.alone, unloaded)
+        game = Game(load, seen, unloaded, rounds or size.rounds, say)
+        lowest = float(f"{count / statistics.fmean(map(unloaded.whole_of_s, load.requests)):.1g}")
+        plan = Rates(rates or size.rates, lowest, rounds or size.rounds, lambda: time.monotonic() - begun_s, budget_s)
+        plan.run(game.play)
     say("simulating the same")
-    predicted = {} if predictor is None else predictor.samples(plays, seen, unloaded, {first: timed})
-    lengths = [one.num_tokens for one in played]
-    unheld = sum(one > pool for one in lengths)
-    samples = turns.samples
-    for name, one in seen.items():
-        high = of_all_rounds(FIRST_ROUNDS, one.firsts_s) | of_all_rounds(SHORT_ROUNDS, one.shorts_s)
-        for case, first_s in high.items():
-            samples.setdefault(case, {})[name] = [first_s]
+    predicted = {} if predictor is None else predictor.samples(game.plays, seen, unloaded, {first: load.alone})
+    samples = game.samples()
     facts |= {
         "cores_used": ",".join(map(str, cores)),
         "model": f"random Llama, bfloat16, {size.model}",
-        "trace": f"drawn, {drawn}, seed {seed}" if trace is None else trace.name,
-        "requests": f"{len(played)}, {min(lengths):,} to {largest:,} tokens, mean {statistics.fmean(lengths):,.0f}, "
-        f"standard deviation {statistics.pstdev(lengths):,.0f}; {unheld} that no pool holds",
-        "requests_of_a_rate": {f"{rate:g}/s": str(_count(rate, len(played))) for rate in plan.played},
-        "kv_tokens": pool,
+        "trace": load.title,
+        "requests": str(load),
+        "requests_of_a_rate": {f"{rate:g}/s": str(load.num_at(rate)) for rate in plan.played},
+        "kv_tokens": load.kv_tokens,
         "instances": count,
         "unloaded": str(unloaded),
         "control_ms": 0.0 if predictor is None else round(1e3 * predictor.control_s, 2),
@@ -183,19 +151,26 @@ def measure(
         "counts": {f"{name}, {rate}": text for name, one in seen.items() for rate, text in one.counts.items()},
         "failed": {f"{name}, {rate}": text for name, one in seen.items() for rate, text in one.failed.items() if text},
     }
-    served = {name: one.served for name, one in seen.items()}
-    shorts_s = {name: one.shorts_s for name, one in seen.items()}
-    found = Found(samples, plan.played, left_out, varies_much(played), unheld, served, plan.saturated, shorts_s)
-    rows = results(samples, {case: unit(case) for case in samples})
-    rows += results(
-        {case: {f"{name}, simulated": values for name, values in found.items()} for case, found in predicted.items()},
-        {case: unit(case) for case in predicted},
+    found = Found(
+        samples,
+        plan.played,
+        left_out,
+        varies_much(load.requests),
+        load.num_unheld,
+        {name: one.served for name, one in seen.items()},
+        plan.saturated,
+        {name: one.shorts_s for name, one in seen.items()},
     )
-    versions = versions_of(("torch", "pyzmq"))
-    stated = goals(found, default_policy()) + true_to_reality(
-        samples, predicted, plan.played, [name for name in served if name in POLICIES and predictor is not None]
-    )
-    return Report("cluster", facts, versions, rows, stated), samples
+    simulated = [name for name in seen if name in POLICIES and predictor is not None]
+    stated = goals(found, default_policy()) + true_to_reality(samples, predicted, plan.played, simulated)
+    rows = _rows(samples, "") + _rows(predicted, ", simulated")
+    return Report("cluster", facts, versions_of(("torch", "pyzmq")), rows, stated), samples
+
+
+def _rows(samples: Samples, suffix: str) -> tuple[Result, ...]:
+    """suffix: of the contenders' names."""
+    named = {case: {f"{name}{suffix}": values for name, values in found.items()} for case, found in samples.items()}
+    return results(named, {case: unit(case) for case in samples})
 
 
 def _profiled(model: Path, scratch: Path, cores: Sequence[int], say: Say, *, quick: bool) -> tuple[Path, str]:
@@ -218,11 +193,6 @@ def _beside_off(samples: Samples, rates: Sequence[float]) -> dict[str, str]:
         for case in (at(name, rate),)
         if name != OFF and OFF in by_variant and min(*values, *by_variant[OFF]) > 0
     }
-
-
-def _count(rate: float, most: int) -> int:
-    """How many requests are played at a rate."""
-    return min(most, max(LEAST_REQUESTS, round(rate * WINDOW_S)))
 
 
 main = benchmark(
