@@ -25,8 +25,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
         "eos_token_id": 2,
     },
-    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768},
-    "qwen3": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "head_dim": 128},
+    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096},
+    "qwen3": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096, "head_dim": 128},
 }
 
 
@@ -172,13 +172,11 @@ def _windows(settings: _Settings, model_type: str, num_layers: int) -> tuple[int
     if model_type == "llama":
         return everywhere
     window = settings.size("sliding_window", 0) or None
-    if model_type == "mistral":
-        return (window,) * num_layers
-    if not settings.flag("use_sliding_window"):
+    if model_type != "mistral" and not settings.flag("use_sliding_window"):
         window = None
     kinds = settings.raw.get("layer_types")
     if kinds is None:
-        first = settings.size("max_window_layers", 28, least=0)
+        first = 0 if model_type == "mistral" else settings.size("max_window_layers", 28, least=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
     known = {"full_attention": None, "sliding_attention": window}
     if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):

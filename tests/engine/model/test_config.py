@@ -73,6 +73,17 @@ def _parse_raw(tmp_path: Path, raw: dict[str, Any]) -> ModelConfig:
             },
             (8, None, 8),
         ),
+        (
+            {
+                "model_type": "mistral",
+                "sliding_window": 8,
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            },
+            (None, 8, 8),
+        ),
+        ({"model_type": "qwen2", "max_window_layers": 1, "use_sliding_window": True}, (None, 4096, 4096)),
+        ({"model_type": "qwen3", "max_window_layers": 2, "use_sliding_window": True}, (None, None, 4096)),
+        ({"model_type": "qwen2", "sliding_window": None, "use_sliding_window": True}, (None, None, None)),
     ],
 )
 def test_windows(tmp_path: Path, settings: dict[str, Any], windows: tuple[int | None, ...]) -> None:

@@ -13,6 +13,7 @@ from distkv.kernels.cpu.dispatch import available, backend_of, choose
 from distkv.types import CpuKernels
 from tests.checkpoints import (
     VARIANTS,
+    edit_config,
     prompt_ids,
     reference_greedy,
     reference_logits,
@@ -79,6 +80,15 @@ def test_both_spellings_of_config_mean_the_same(tmp_path: Path, name: str) -> No
     assert ModelConfig.from_dir(path) == config
     reference_model.cache_clear()
     torch.testing.assert_close(reference_logits(path, prompt_ids(40)), expected, atol=0, rtol=0)
+
+
+def test_layers_of_a_mistral_may_differ(tmp_path: Path) -> None:
+    """As those of Ministral, which transformers makes of it."""
+    path, ids = variant(tmp_path, "mistral-window"), prompt_ids(LENGTH)
+    edit_config(path, lambda raw: raw.update(layer_types=["full_attention", "sliding_attention"]))
+    engine = Engine(path)
+    logits = engine.chunked_logits(ids, [50, 40], engine.table(LENGTH))
+    torch.testing.assert_close(logits, reference_logits(path, ids), atol=ATOL, rtol=0)
 
 
 @pytest.mark.parametrize(("stored", "served"), [("bfloat16", "auto"), ("float16", "auto"), ("float32", "bfloat16")])

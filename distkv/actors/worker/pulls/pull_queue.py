@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 
 import structlog
 
@@ -90,14 +91,18 @@ class PullQueue:
     def _start(self) -> None:
         """One more read."""
         link, jobs = next(iter(self._begun.items()))
-        shares = [one for one in take_shares(jobs, self._batch_blocks) if self._is_wanted(one.job)]
+        shares: dict[PullJob, list[Share]] = {}
+        for one in take_shares(jobs, self._batch_blocks):
+            shares.setdefault(one.job, []).append(one)
         if not jobs:
             del self._begun[link]
+        # Each is looked at once: what has ended may be somebody else's memory, and nothing more is read into it.
+        wanted = {job: of_job for job, of_job in shares.items() if self._is_wanted(job)}
         try:
-            if shares:
-                self._read(shares, link)
+            if wanted:
+                self._read(wanted, link)
         except (LinkError, WireError) as error:
-            self._fail(link, error, [one.job for one in shares])
+            self._fail(link, error, list(wanted))
 
     def _is_wanted(self, job: PullJob) -> bool:
         """A slow source keeps no revocation waiting for more than the reads under way."""
@@ -108,16 +113,16 @@ class PullQueue:
             self._end(job)
         return False
 
-    def _read(self, shares: list[Share], link: TensorLink) -> None:
+    def _read(self, shares: Mapping[PullJob, list[Share]], link: TensorLink) -> None:
         try:
-            self._batches.append(Batch(shares, link, self._pool))
+            self._batches.append(Batch(list(chain.from_iterable(shares.values())), link, self._pool))
         except MalformedMessage as error:
             if len(shares) > 1:
                 # One of them asks for what cannot be read: only that pull fails.
-                for one in shares:
-                    self._read([one], link)
+                for job, of_job in shares.items():
+                    self._read({job: of_job}, link)
                 return
-            job = shares[0].job
+            (job,) = shares
             job.fail(error)
             if not job.reads:
                 self._end(job)

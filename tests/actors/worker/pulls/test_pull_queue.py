@@ -249,6 +249,38 @@ def test_a_slot_that_does_not_exist_is_its_own_pulls_fault(puller: Puller, bad: 
     assert sorted(problems) == sorted(one.pull_id for one in puller.ended), "each ends once"
 
 
+def test_a_pull_that_has_ended_for_a_bad_slot_is_read_no_further(puller: Puller) -> None:
+    """It has two shares of the read, since the other one is small."""
+    puller.put(1, [NUM_SLOTS, *range(1, 20)], list(range(20)))
+    puller.put(2, [30], [100])
+    problems = puller.finish()
+    assert problems[2] == "" and f"slot {NUM_SLOTS} is outside the pool" in problems[1]
+    assert bytes(puller.pool.view[: 20 * SLOT_BYTES]) == bytes(20 * SLOT_BYTES)
+
+
+def test_a_pull_that_is_revoked_while_its_shares_are_looked_at_is_read_no_further(
+    puller: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its revocation is said once nothing of it is read any more, and both shares count as wanted or none."""
+    into = tuple(range(20))
+    puller.registry.grant(span("s"), into)
+    said: list[bytes] = []
+    looked_at = puller.registry.is_gone
+
+    def revoked_after(ref: SpanRef) -> bool:
+        found = looked_at(ref)
+        if not found:
+            puller.registry.revoke(ref, lambda: said.append(bytes(puller.pool.view)))
+        return found
+
+    monkeypatch.setattr(puller.registry, "is_gone", revoked_after)
+    puller.put(1, list(range(20)), list(into), ref=span("s"))
+    puller.put(2, [30], [100])
+    assert puller.finish() == {1: "the span is gone", 2: ""}
+    own = 20 * SLOT_BYTES
+    assert [memory[:own] for memory in said] == [bytes(puller.pool.view[:own])], "nothing was written after that"
+
+
 def test_a_silent_source_fails_all_that_was_begun_and_writes_nothing_afterwards(puller: Puller) -> None:
     puller.source.faults.hold("read")
     puller.put(1, list(range(40)), list(range(40)))
