@@ -19,6 +19,8 @@ GOOD = {
     "choice": StructuredOutput.choice(["yes", 'no/"\\n \n', "ä🙂"]),
     "lark": StructuredOutput.grammar('start: "a" b\nb: /[0-9]+/'),
     "lark with options": StructuredOutput.grammar('%llguidance {}\nstart: "a"'),
+    "lark with a rule that leaves no node": StructuredOutput.grammar('?start: "a"'),
+    "lark with a bound": StructuredOutput.grammar("start[max_tokens=3]: /a+/"),
     "gbnf": StructuredOutput.grammar('root ::= "a" | [0-9]+ b\nb ::= "x"{2,3}'),
     "largest": StructuredOutput.grammar('start: "a"' + "\n" * 65000),
 }

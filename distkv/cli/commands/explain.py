@@ -12,7 +12,7 @@ import msgspec
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
-from distkv.client.views.explaining import HTTP_PREFIXES, Explanation
+from distkv.client.views.explaining import Explanation, without_http_prefix
 from distkv.errors import RequestUnknown
 from distkv.log.printable import printable
 
@@ -62,8 +62,7 @@ def _beginning(client: Client, prefix: str) -> str | None:
 
     Raises ClickException if several requests do.
     """
-    for http_prefix in HTTP_PREFIXES:
-        prefix = prefix.removeprefix(http_prefix)
+    prefix = without_http_prefix(prefix)
     ids = [request.request_id for status in client.statuses() for request in status.requests]
     found: dict[str, list[str]] = {}
     for one in sorted({one for one in ids if prefix and one.startswith(prefix)}):

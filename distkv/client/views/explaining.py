@@ -33,6 +33,12 @@ PURPOSES = {
 }
 
 
+def without_http_prefix(name: str) -> str:
+    """What the instances' requests are named after, of the id in an HTTP response or of the beginning of one."""
+    found = next((prefix for prefix in HTTP_PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(found)
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """What an instance knows of a request, and what a gManager does; None where none answered. earlier: of instances
     that had the request before."""
@@ -62,10 +68,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 async def explain(directory: Directory, members: Sequence[Member], request_id: str) -> Explanation:
     """Ask the gManager, and the instance that it names, or else all. Raises RequestUnknown."""
-    name = request_id
-    for prefix in HTTP_PREFIXES:
-        name = name.removeprefix(prefix)
-    name = SENT_AGAIN.sub("", name)
+    name = SENT_AGAIN.sub("", without_http_prefix(request_id))
     query = ExplainQuery(request_id=name)
     live = [member for member in members if member.state != "dead"]
     dispatched = await _dispatched(directory, live, query)

@@ -43,7 +43,7 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v1/completions", Completions(service).create, methods=["POST"]),
         Route("/v1/chat/completions", Chats(service).create, methods=["POST"]),
         *(Route(path, info.not_implemented, methods=["POST"]) for path in NOT_IMPLEMENTED),
-        Route("/explain/{request_id}", info.explain),
+        Route("/explain/{request_id:path}", info.explain),
         Route("/tokenizer_info", info.tokenizer_info),
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
         Route("/detokenize", tokenizing.detokenize, methods=["POST"]),
@@ -85,4 +85,4 @@ def make_app(service: Service) -> ASGIApp:
     app.router.redirect_slashes = False
     guarded = Auth(Gate(app, service.limit), service.config.api_key)
     shared = for_web_pages(guarded, service.config.allowed_origins)
-    return RequestLog(shared, service.metrics, frozenset(paths))
+    return RequestLog(shared, service.metrics, paths)

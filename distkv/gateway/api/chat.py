@@ -48,10 +48,7 @@ class Chats:
         body, params = read.body, read.params
         prompt = read.prompts[0].token_ids
         if read.max_tokens is None:
-            room = service.room(len(prompt))
-            params = msgspec.structs.replace(
-                params, max_tokens=min(service.model.defaults.get("max_tokens", room), room)
-            )
+            params = service.within_room(params, len(prompt), None)
         writer = ChatWriter(
             id="chatcmpl-" + entry_of(request.scope).request_id,
             model=body.model or service.model.names[0],
@@ -61,7 +58,7 @@ class Chats:
             tool_use=read.tool_use,
         )
         how = {"fits": read.max_tokens is None, "has_calls": read.tool_use is not None}
-        choices = choices_of([prompt], params, body.n or 1, **how)
+        choices = choices_of([(prompt, params)], body.n or 1, **how)
         return await respond(service, request, job(body, choices, writer, len(prompt)))
 
 

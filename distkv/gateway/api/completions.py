@@ -19,6 +19,7 @@ from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts, token_texts
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
+from distkv.gateway.prompting.reading import DEFAULT_MAX_TOKENS
 from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from distkv.types import Chunk, FinishReason, TokenLogprobs
 
@@ -46,9 +47,12 @@ class Completions:
             logprobs=body.logprobs is not None,
             prompt_logprobs=body.prompt_logprobs is not None,
         )
-        choices = choices_of(
-            [prompt.token_ids for prompt in prompts], read.params, body.n or 1, only_prompt=not read.max_tokens
-        )
+        fits = read.max_tokens is None
+        asked = [
+            (ids, service.within_room(read.params, len(ids), DEFAULT_MAX_TOKENS) if fits else read.params)
+            for ids in (prompt.token_ids for prompt in prompts)
+        ]
+        choices = choices_of(asked, body.n or 1, fits=fits, only_prompt=read.max_tokens == 0)
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         return await respond(service, request, job(body, choices, writer, prompt_tokens))
 
@@ -75,7 +79,7 @@ class CompletionWriter:
         index = choice.index
         if chunk.prompt_logprobs:
             yield self._of_prompt(choice, chunk.prompt_logprobs)
-        if not chunk.token_ids and chunk.finish_reason is None:
+        if not chunk.token_ids and not chunk.text and chunk.finish_reason is None:
             return
         if self.echoed is not None and index not in self._offsets:
             self._offsets[index] = 0

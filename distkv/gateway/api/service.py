@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import structlog
 from starlette.requests import Request
 
@@ -21,6 +22,7 @@ from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, from_cluster, internal, too_long, unavailable
+from distkv.types import SamplingParams
 
 T = TypeVar("T")
 
@@ -53,6 +55,13 @@ class Service:
                 raise _too_few(f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}")
             raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens
+
+    def within_room(self, params: SamplingParams, prompt_tokens: int, default: int | None) -> SamplingParams:
+        """As many output tokens as the model, or else `default`, says where nobody asked for a number; all that fit
+        where neither does, and no more than fit. Raises as `room`."""
+        room = self.room(prompt_tokens)
+        wanted = self.model.defaults.get("max_tokens", default)
+        return msgspec.structs.replace(params, max_tokens=room if wanted is None else min(wanted, room))
 
     @property
     def longest_request(self) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from distkv.gateway.generation.tool_use import NAMED, ToolUse
+from distkv.gateway.schema.errors import invalid
 from distkv.gateway.schema.tools import FunctionDefinition, Tool
 from distkv.text.structured_output import WHITESPACE
 from distkv.text.tool_calls.formats import FORMATS
@@ -33,7 +34,8 @@ call: object
 
 
 def schema_of_calls(use: ToolUse, tools: Collection[Tool]) -> dict[str, Any]:
-    """What an output must be whose calls are required: the arguments of the one function, or a list of calls."""
+    """What an output must be whose calls are required: the arguments of the one function, or a list of calls. Raises
+    ApiError 400 for parameters that are no object."""
     functions = [tool.function for tool in tools if tool.function.name in use.names]
     if use.kind == NAMED:
         return _parameters(functions[0])
@@ -47,7 +49,7 @@ def calls_or_json(
 ) -> str:
     """The grammar, in Lark, of outputs that are calls in the format of the model, or JSON that is valid by a schema.
 
-    special_id: of a mark that is a special token.
+    special_id: of a mark that is a special token. Raises as `schema_of_calls`.
     """
     member = "parameters" if use.kind == "llama3_json" else "arguments"
     call, definitions = _call([tool.function for tool in tools], member)
@@ -83,7 +85,12 @@ def _call(functions: Sequence[FunctionDefinition], member: str) -> tuple[dict[st
 
 
 def _parameters(function: FunctionDefinition) -> dict[str, Any]:
-    return NO_ARGUMENTS if function.parameters is None else function.parameters
+    """The schema of its arguments, which are an object also where that is not said. Raises ApiError 400."""
+    schema = function.parameters or NO_ARGUMENTS
+    kind = schema.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise invalid(f"tools: parameters of {function.name!r} are of type {kind!r}, expected 'object'", "tools")
+    return schema | {"type": "object"}
 
 
 def _moved(schema: Any, root: str) -> Any:

@@ -81,13 +81,14 @@ def sampling_params(
         raise invalid(str(error), error.field) from None
 
 
-def choices_of(prompts: Sequence[TokenIds], params: SamplingParams, n: int, **how: bool) -> list[Choice]:
-    """n choices of every prompt. With a seed, choice i of a prompt has seed + i. Raises ApiError 400 for too many."""
+def choices_of(prompts: Sequence[tuple[TokenIds, SamplingParams]], n: int, **how: bool) -> list[Choice]:
+    """n choices of every prompt, sampled as is said beside it. With a seed, choice i of a prompt has seed + i. Raises
+    ApiError 400 for too many."""
     if n * len(prompts) > MAX_OUTPUTS:
         raise invalid(f"n: {n} for {len(prompts)} prompts are over the limit of {MAX_OUTPUTS} outputs", "n")
     return [
         Choice(number * n + index, number, prompt, params.of_choice(index), **how)
-        for number, prompt in enumerate(prompts)
+        for number, (prompt, params) in enumerate(prompts)
         for index in range(n)
     ]
 

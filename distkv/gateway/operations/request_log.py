@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -45,10 +46,16 @@ def request_id_from(header: str | None) -> str:
 
 
 class RequestLog:
-    """Outermost: gives every request an id, and every response that id, a log line and a place in the metrics."""
+    """Outermost: gives every request an id, and every response that id, a log line and a place in the metrics.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    paths: of the routes, which may end with a parameter that is a path.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Iterable[str]) -> None:
+        self._app, self._metrics, self._paths = app, metrics, frozenset(paths)
+        self._templates = {
+            path.partition("{")[0]: path.replace(":path}", "}") for path in self._paths if path.endswith(":path}")
+        }
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,4 +104,4 @@ class RequestLog:
     def _template(self, path: str) -> str:
         if path in self._paths:
             return path
-        return "/v1/models/{model_id}" if path.startswith("/v1/models/") else "unknown"
+        return next((found for begins, found in self._templates.items() if path.startswith(begins)), "unknown")

@@ -33,12 +33,11 @@ def truncation_of(body: SamplingRequest, max_tokens: int, most: int | None) -> T
 
 
 def completion_prompts(
-    model: ServedModel, body: CompletionRequest, max_tokens: int, most: int | None
+    model: ServedModel, body: CompletionRequest, max_tokens: int, most: int | None, truncation: Truncation | None
 ) -> Iterator[tuple[list[int], str | None]]:
     """The token ids of each prompt, and its text unless that is not just theirs. Raises ApiError 400 for what is no
     prompt, or needs more than `most` tokens together with its output."""
     with_special = body.add_special_tokens is not False
-    truncation = truncation_of(body, max_tokens, most)
     for prompt in _each(body.prompt):
         if isinstance(prompt, str):
             ids = encode(model, prompt, "prompt", max_tokens, most, truncation, add_special_tokens=with_special)

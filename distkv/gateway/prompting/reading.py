@@ -51,12 +51,12 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class CompletionRead(msgspec.Struct, frozen=True, tag=True):
-    """A completion to be made. max_tokens may be 0, where only the prompt is wanted. constraint_param: the field that
-    says what the output must be."""
+    """A completion to be made. max_tokens may be 0, where only the prompt is wanted; None takes the model's default, or
+    what fits of it, and params do not say. constraint_param: the field that says what the output must be."""
 
     body: CompletionRequest
     params: SamplingParams
-    max_tokens: int
+    max_tokens: int | None
     prompts: list[Prompt] = []
     constraint_param: str = ""
 
@@ -84,24 +84,28 @@ def read_completion(model: ServedModel, raw: bytes, most: int | None) -> Complet
     body = decode(raw, CompletionRequest, REFUSED_COMPLETION)
     model.check_name(body.model)
     check_common(body)
-    max_tokens = _max_tokens(body, model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
+    _check_outputs(body)
     # A request must ask for a token, also where only its prompt is wanted.
+    least = body.max_tokens if body.max_tokens is not None else max(1, body.min_tokens or 0)
     params = sampling_params(
         body,
         model.defaults,
-        max_tokens=max(1, max_tokens),
-        logprobs=body.logprobs if max_tokens else None,
+        max_tokens=max(1, least),
+        logprobs=body.logprobs if least else None,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
     found = _constraint(model, body)
+    default = model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
+    has_room = body.max_tokens is None and (most is None or default < most)
+    truncation = truncation_of(body, max(least, default) if has_room else least, most)
     prompts = []
-    for ids, text in completion_prompts(model, body, max_tokens, most):
+    for ids, text in completion_prompts(model, body, least, most, truncation):
         echoed = None
         if body.echo:
             echoed = text if text is not None else _text_of(model, ids, body.skip_special_tokens is not False)
         prompts.append(Prompt(TokenIds(ids), echoed))
     shorn = msgspec.structs.replace(body, prompt=NO_PROMPT, **UNCONSTRAINED)
-    return CompletionRead(shorn, _constrained(params, found), max_tokens, prompts, _param(found))
+    return CompletionRead(shorn, _constrained(params, found), body.max_tokens, prompts, _param(found))
 
 
 def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
@@ -197,10 +201,8 @@ def _text_of(model: ServedModel, ids: list[int], skip_special_tokens: bool) -> s
     return model.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) if model.tokenizer else ""
 
 
-def _max_tokens(body: CompletionRequest, default: int) -> int:
+def _check_outputs(body: CompletionRequest) -> None:
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of: only the value of n is supported", "best_of", "unsupported_parameter")
-    wanted = default if body.max_tokens is None else body.max_tokens
-    if not wanted and not body.echo:
+    if body.max_tokens == 0 and not body.echo:
         raise invalid("max_tokens: 0 needs echo, without it there would be no answer", "max_tokens")
-    return wanted

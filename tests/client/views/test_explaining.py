@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distkv import AsyncClient, RequestUnknown
-from distkv.client.views.explaining import Explanation
+from distkv.client.views.explaining import Explanation, without_http_prefix
 from distkv.wire.messages.to_client import Dispatched, Explained, HistoryEntry
 from distkv.wire.messages.to_gmanager import ExplainQuery
 from tests.client.fakes import count_up
@@ -22,6 +22,13 @@ async def test_whoever_knows_it_is_found_and_the_gmanager_says_where_it_was_sent
     assert "sent it to i0, which had 3 requests, none waiting" in lines[0]
     assert lines[1].startswith("Request i1-r is served by i1 and runs: it came 3.0 s ago with 30 tokens")
     assert "50% of it is remote" in lines[2] and "2.5 s ago it borrowed 1 rBlock from other so that" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("cmpl-r", "r"), ("chatcmpl-r", "r"), ("chatcmpl-cmpl-r", "cmpl-r"), ("r", "r"), ("cmp", "cmp")]
+)
+def test_the_prefix_of_an_http_response_is_taken_off_once(name: str, asked: str) -> None:
+    assert without_http_prefix(name) == asked
 
 
 async def test_what_was_sent_again_is_one_request_with_what_it_was_before(start_fakes):

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from distkv.client.prompts import TokenIds
+from distkv.gateway.api.completions import CompletionWriter
+from distkv.gateway.generation.choices import Choice
+from distkv.gateway.generation.token_texts import token_texts
+from distkv.gateway.schema.requests import CompletionRequest
 from distkv.text.tokenizer import Tokenizer
-from distkv.types import SamplingParams
+from distkv.types import Chunk, SamplingParams
 from tests.gateway.harness import FIRST, Gateway, ends, error_of, speak
 from tests.token_ids import prompt_of
 
@@ -29,6 +34,22 @@ async def test_a_completion(start: Start, checkpoint: Path) -> None:
 async def test_sixteen_tokens_unless_asked_otherwise(start: Start) -> None:
     gateway = await start()
     assert (await gateway.complete()).json()["usage"]["completion_tokens"] == 16
+
+
+async def test_as_many_of_the_default_as_fit(start: Start, with_defaults: Callable[..., Path]) -> None:
+    """Each prompt by itself."""
+    gateway = await start(max_model_len=20)
+    await gateway.complete([[1] * 3, [1] * 15])
+    assert sorted(submit.params.max_tokens for submit in gateway.submits()) == [5, 16]
+    said = error_of(await gateway.complete([1] * 20), 400, None, "context_length_exceeded")
+    assert "maximum context length is 20 tokens" in said
+    await gateway.complete([1] * 40, truncate_prompt_tokens=-1)
+    assert (prompt_of(gateway.submits()[-1]), gateway.submits()[-1].params.max_tokens) == ((1,) * 4, 16)
+    gateway = await start(model=with_defaults(max_new_tokens=4096), max_model_len=20)
+    await gateway.complete([1] * 3)
+    assert gateway.submits()[-1].params.max_tokens == 17
+    await gateway.complete([1] * 40, truncate_prompt_tokens=-1)
+    assert (prompt_of(gateway.submits()[-1]), gateway.submits()[-1].params.max_tokens) == ((1,) * 19, 1)
 
 
 async def test_parameters_reach_the_instance(start: Start) -> None:
@@ -83,6 +104,15 @@ async def test_prompts_of_all_kinds(start: Start, checkpoint: Path, prompt: Any,
     assert sorted(prompt_of(submit) for submit in gateway.submits()) == sorted(2 * expected)
     assert answer["usage"]["prompt_tokens"] == sum(map(len, expected))
     assert answer["usage"]["completion_tokens"] == 2 * count
+
+
+def test_text_that_was_held_back_comes_without_tokens() -> None:
+    """So it is sent when the time of a request runs out."""
+    texts = token_texts(None, CompletionRequest(prompt=[1]))
+    writer = CompletionWriter("cmpl-r", "tiny", texts, echoed=None, logprobs=False, prompt_logprobs=False)
+    choice = Choice(0, 0, TokenIds([1]), SamplingParams())
+    assert [piece.text for piece in writer.pieces(choice, Chunk("r", text="held"))] == ["held"]
+    assert not list(writer.pieces(choice, Chunk("r")))
 
 
 async def test_what_is_streamed_is_what_is_answered_whole(start: Start) -> None:

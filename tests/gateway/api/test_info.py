@@ -123,6 +123,9 @@ async def test_why_a_request_lies_where_it_lies(start: Start) -> None:
     found = (await gateway.http.get("/explain/cmpl-i0-r", headers=headers)).json()
     assert (found["id"], found["instance_id"], found["state"]) == ("i0-r", "i0", "running")
     assert any("it borrowed 1 rBlock from other" in sentence for sentence in found["sentences"])
+    for name in ("no/body", "no%2Fbody"):
+        answer = await gateway.http.get(f"/explain/{name}", headers=headers)
+        assert "no request 'no/body' is known" in error_of(answer, 404, None, "not_found")
     answer = await gateway.http.get("/explain/nobody", headers=headers)
     assert "no request 'nobody' is known" in error_of(answer, 404, None, "not_found")
 

@@ -260,6 +260,8 @@ async def test_marks_that_are_special_tokens_are_part_of_the_text(
             "type": "object", "description": "d" * 65536}}}]}, "tools"),
         ({"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": {
             "type": "nothing"}}}]}, "tools"),
+        ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "x", "parameters": {
+            "type": ["string", "null"]}}}]}, "tools"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_called(start: Start, calling: Path, body: dict[str, Any], param: str) -> None:

@@ -87,6 +87,29 @@ def test_the_arguments_of_one_function() -> None:
     assert validator_for(taken).is_valid({}) and not validator_for(taken).is_valid({"x": 1})
 
 
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad"),
+    [
+        ({}, [{}], [{"x": 1}, False]),
+        ({"properties": {"x": {"type": "integer"}}}, [{}, {"x": 1}], [{"x": "1"}, 7]),
+        ({"type": ["object", "null"]}, [{}, {"x": 1}], [None]),
+        ({"$ref": "#/$defs/X", "$defs": {"X": {"required": ["x"]}}}, [{"x": 1}], [{}, 7]),
+    ],
+)
+def test_arguments_are_an_object_also_where_their_schema_does_not_say_so(
+    parameters: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    tools = [Tool(FunctionDefinition("visit", parameters=parameters))]
+    of_one = schema_of_calls(use(NAMED, "visit"), tools)
+    of_calls = schema_of_calls(use(REQUIRED, "visit"), tools)
+    for arguments in (*good, *bad):
+        assert validator_for(of_one).is_valid(arguments) is (arguments in good)
+        call = [{"name": "visit", "parameters": arguments}]
+        assert validator_for(of_calls).is_valid(call) is (arguments in good)
+    for schema in (of_one, of_calls):
+        check(StructuredOutput.json_schema(schema))
+
+
 @pytest.mark.parametrize("only_one", [False, True])
 def test_a_list_of_calls(only_one: bool) -> None:
     """References of each tool's schema stay within it."""

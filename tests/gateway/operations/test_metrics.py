@@ -156,12 +156,13 @@ async def test_instances_are_asked(start: Start) -> None:
 
 async def test_paths_that_users_invent_make_no_series(start: Start) -> None:
     gateway = await start()
-    for path in ("/a", "/b/c", "/v1/models/x", "/v1/models/y/z"):
+    for path in ("/a", "/b/c", "/v1/models/x", "/v1/models/y/z", "/explain/x/y"):
         await gateway.http.get(path)
     await gateway.http.request("PROPFIND", "/a")
     _, found = await scrape(gateway)
     paths = {labels for name, labels in found if name == "distkv:http_requests_total"}
     assert "method=GET,path=unknown,status=404" in paths and "method=GET,path=/v1/models/{model_id},status=404" in paths
+    assert "method=GET,path=/explain/{request_id},status=404" in paths
     assert not any("/a" in labels or "PROPFIND" in labels for labels in paths)
 
 
