@@ -31,6 +31,10 @@ _MAX_HELD = 8
 class TextStream(Protocol):
     """Decodes ids one by one; those to be left out are left out before."""
 
+    def follow(self, token_id: int) -> bool:
+        """Begin behind this token of another text; False if it says nothing of what comes behind it. For who has pushed
+        nothing."""
+
     def push(self, token_id: int) -> str:
         """The text that is certain now."""
 
@@ -62,6 +66,12 @@ class LibraryStream:
         self._backend = backend
         self._stream = DecodeStream(skip_special_tokens=False)
 
+    def follow(self, token_id: int) -> bool:
+        """See TextStream."""
+        if is_known := self._backend.id_to_token(token_id) is not None:
+            self._stream.step(self._backend, token_id)
+        return is_known
+
     def push(self, token_id: int) -> str:
         """See TextStream."""
         # The library would keep ids that it does not know, and look at all of them at every token.
@@ -83,6 +93,10 @@ class ByteStream:
     def __init__(self, token_of: Callable[[int], str | None]) -> None:
         self._token_of = token_of
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def follow(self, token_id: int) -> bool:
+        """See TextStream; a token is the same bytes anywhere."""
+        return True
 
     def push(self, token_id: int) -> str:
         """See TextStream."""
@@ -126,6 +140,16 @@ class WindowStream:
         self._decode, self._token_of, self._byte_fallback = decode, token_of, byte_fallback
         self._before: list[int] = []
         self._held: list[int] = []
+
+    def follow(self, token_id: int) -> bool:
+        """See TextStream. A byte would be a part of the run of bytes behind it."""
+        token = self._token_of(token_id)
+        if token is None or (self._byte_fallback and BYTE_TOKEN.fullmatch(token)):
+            return False
+        if self._decode([token_id]).endswith("\ufffd"):
+            return False
+        self._before = [token_id]
+        return True
 
     def push(self, token_id: int) -> str:
         """See TextStream."""

@@ -67,10 +67,7 @@ def refuse(output: StructuredOutput, words: str) -> None:
 
 
 class Vocabulary:
-    """What one model's tokens stand for, as llguidance needs it. Made once, for a large one takes a second.
-
-    not_first: tokens whose text changes at the beginning of one, where the tokenizer drops a space.
-    """
+    """What one model's tokens stand for, as llguidance needs it. Made once, for a large one takes a second."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         """size: of the model, which may have more tokens than the tokenizer, or fewer. Raises InvalidParams for a
@@ -81,9 +78,6 @@ class Vocabulary:
             raise InvalidParams(FIELD, "a model with byte-level BPE or SentencePiece tokens", "another tokenizer")
         tokens = [tokenizer.token_bytes(index) if tokenizer.token(index) else b"" for index in range(size)]
         special = [index for index in range(size) if tokenizer.is_special(index)]
-        spaced = [index for index, token in enumerate(tokens) if token.startswith(b" ")]
-        drops = any(tokenizer.decode([index], skip_special_tokens=False)[:1] != " " for index in spaced[:1])
-        self.not_first = spaced if drops else []
         self.tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokenizer, tokens, special)))
 
 

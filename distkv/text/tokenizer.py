@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,8 @@ _JOINS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 """What decoders of SentencePiece vocabularies consist of."""
 _FEW = 1000
 """So few ids are decoded in a third of a millisecond."""
+_LOOKS_BACK = 64
+"""So many tokens of a prompt are looked through for one that stands for text by itself."""
 
 
 class TextTooLong(Exception):
@@ -153,9 +156,14 @@ class Tokenizer:
             return token.replace("\u2581", " ").encode()
         return self.decode([token_id], skip_special_tokens=False).encode()
 
-    def stream(self, skip_special_tokens: bool = True) -> IncrementalDecoder:
-        """A decoder for one output that grows token by token."""
-        return IncrementalDecoder(self._special_ids if skip_special_tokens else frozenset(), self._stream())
+    def stream(self, skip_special_tokens: bool = True, after: Sequence[int] = ()) -> IncrementalDecoder:
+        """A decoder for one output that grows token by token. after: the prompt that it continues: where a text begins,
+        SentencePiece drops a space, which here stands between the two."""
+        stream, left_out = self._stream(), self._special_ids if skip_special_tokens else frozenset[int]()
+        for token_id in islice(reversed(after), _LOOKS_BACK):
+            if token_id not in left_out and stream.follow(token_id):
+                break
+        return IncrementalDecoder(left_out, stream)
 
     def _stream(self) -> TextStream:
         if self._decoder_kinds == ["ByteLevel"]:

@@ -99,6 +99,30 @@ def test_streamed_text_joins_to_the_whole_text(kind: str, skip: bool, data: st.D
     assert "".join([*pieces, stream.finish()]) == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=examples(60), deadline=None)
+def test_a_prompt_and_the_text_streamed_behind_it_join_to_the_whole_text(kind: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[kind]
+    # Bytes at its end would be one run with those that come first.
+    prompt = tokenizer.encode(data.draw(st.text("the a s.", max_size=12)) + "s.")
+    ids = data.draw(st.lists(st.integers(0, KINDS[kind].get_vocab_size() + 3), max_size=12))
+    stream = tokenizer.stream(after=prompt)
+    text = stream.push(ids) + stream.finish()
+    assert tokenizer.decode(prompt) + text == tokenizer.decode([*prompt, *ids])
+
+
+def test_a_space_behind_a_prompt_is_kept_whatever_the_prompt_ends_with() -> None:
+    """Special tokens, which are no text, and bytes, of which the output may go on."""
+    tokenizer = TOKENIZERS["byte fallback"]
+    space_s, special = tokenizer.encode("s"), [one for one in range(400) if tokenizer.is_special(one)][:1]
+    assert special and tokenizer.decode(space_s) == "s"
+    for end in ([], special, tokenizer.encode("🙂")[1:]):
+        stream = tokenizer.stream(after=[*tokenizer.encode("."), *end])
+        assert stream.push(space_s) + stream.finish() == " s"
+    assert tokenizer.stream(after=special).push(space_s) == "s"
+
+
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
 @given(text=st.text(max_size=20))
 @settings(max_examples=examples(60), deadline=None)

@@ -6,7 +6,7 @@ import contextlib
 import queue
 from pathlib import Path
 
-from distkv.engine.sampling.constraints import Constraints, Grammar
+from distkv.engine.sampling.constraints import Constraints
 from distkv.errors import CheckpointError, InvalidParams
 from distkv.text.structured_output import Vocabulary, compiled
 from distkv.text.tokenizer import Tokenizer
@@ -50,8 +50,7 @@ class Grammars:
         try:
             if self._vocabulary is None:
                 self._vocabulary = self._load()
-            matcher = compiled(command.output, self._vocabulary)
-            self._constraints.add(command.grammar_id, Grammar(matcher, self._vocabulary.not_first))
+            self._constraints.add(command.grammar_id, compiled(command.output, self._vocabulary))
         except (InvalidParams, CheckpointError, ImportError) as error:
             return str(error)
         return ""

@@ -77,7 +77,8 @@ class RequestLifecycle:
             grammar_id=event.grammar_id,
             can_move=submit.can_move,
         )
-        output = OutputText(self._make_decoder(params.skip_special_tokens), params, settings.eos_token_ids)
+        decoder = self._make_decoder(params.skip_special_tokens, event.token_ids)
+        output = OutputText(decoder, params, settings.eos_token_ids)
         # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
         attempt = self._ending.get(submit.request_id, -1) + 1
         seq = Sequence(request, output, settings.block_tokens, attempt)

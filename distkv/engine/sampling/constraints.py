@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,23 +31,15 @@ _WORD_BITS = 32
 _MOST_THREADS = 4
 
 
-class Grammar(NamedTuple):
-    """matcher: one that has seen no token. not_first: tokens that do not begin an output where others can."""
-
-    matcher: LLMatcher
-    not_first: list[int]
-
-
 class Constraint:
     """The output of one request, and how far its matcher has followed it.
 
     The token behind the vocabulary, which no model has, is the end for the matcher. problem: why no token can come.
     """
 
-    def __init__(self, grammar_id: int, grammar: Grammar, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, grammar_id: int, grammar: LLMatcher, eos_token_ids: Sequence[int]) -> None:
         self.grammar_id = grammar_id
-        self.matcher = grammar.matcher.deep_copy()
-        self._not_first = grammar.not_first
+        self.matcher = grammar.deep_copy()
         self.problem = ""
         self._eos_token_ids = frozenset(eos_token_ids)
         self._length = 0
@@ -75,11 +67,6 @@ class Constraint:
             self.problem = self._error()
         elif allowed[-1]:
             allowed[list(self._eos_token_ids)] = True
-        if not self._length and self._not_first:
-            others = allowed.copy()
-            others[self._not_first] = False
-            if others.any():
-                allowed[:] = others
         chosen_from = allowed[list(sampling.allowed_token_ids)] if sampling.allowed_token_ids else allowed[:-1]
         if not self.problem and not chosen_from.any():
             limits = " and allowed_token_ids leave" if sampling.allowed_token_ids else " leaves"
@@ -139,12 +126,12 @@ class Constraints:
         self._vocab_size = vocab_size
         self._eos_token_ids = [one for one in eos_token_ids if one < vocab_size]
         self._lock = Lock()
-        self._grammars: dict[int, Grammar] = {}
+        self._grammars: dict[int, LLMatcher] = {}
         self._of_request: dict[str, Constraint] = {}
         self._executor: LLExecutor | None = None
 
-    def add(self, grammar_id: int, grammar: Grammar) -> None:
-        """Steps may name this grammar from now on."""
+    def add(self, grammar_id: int, grammar: LLMatcher) -> None:
+        """Steps may name this grammar, a matcher that has seen no token, from now on."""
         with self._lock:
             self._grammars[grammar_id] = grammar
 

@@ -134,9 +134,10 @@ class CompletionWriter:
     def _logprobs(
         self, index: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        made = self.texts.completion(token_ids, found, self._offsets.get(index, 0))
-        self._offsets[index] = self._offsets.get(index, 0) + sum(map(self.texts.width, token_ids))
-        return made
+        offset = self._offsets.get(index, 0)
+        begin_text = self.echoed is not None and not offset
+        *starts, self._offsets[index] = self.texts.starts(token_ids, offset, begin_text=begin_text)
+        return self.texts.completion(token_ids, found, starts)
 
 
 class _Collected:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import (
@@ -57,17 +56,28 @@ class TokenTexts:
             return 0
         return sum(byte & 0xC0 != 0x80 for byte in self._tokenizer.token_bytes(token_id))
 
+    def starts(self, token_ids: Sequence[int], offset: int, *, begin_text: bool) -> list[int]:
+        """Where the text of each token begins in a text, and where that of the last one ends; `offset` is the first.
+        begin_text: whether nothing comes before, where SentencePiece drops a space."""
+        found = [offset]
+        for token_id in token_ids:
+            width = self.width(token_id)
+            if width and begin_text and self._tokenizer is not None:
+                width = min(width, len(self._tokenizer.decode([token_id], skip_special_tokens=False)))
+                begin_text = False
+            found.append(found[-1] + width)
+        return found
+
     def completion(
-        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], offset: int
+        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], starts: Sequence[int]
     ) -> CompletionLogprobs:
-        """Of a completion; `offset` is where the text of the first token begins. The chosen token is always among the
+        """Of a completion; `starts` is where the text of each token begins. The chosen token is always among the
         likely ones. None is for a token that nothing comes before."""
-        starts = accumulate(map(self.width, token_ids), initial=offset)
         return CompletionLogprobs(
             tokens=[self.of(token_id)[0] for token_id in token_ids],
             token_logprobs=[None if one is None else max(one.logprob, LEAST) for one in found],
             top_logprobs=[None if one is None else self._top(one) for one in found],
-            text_offset=list(starts)[:-1],
+            text_offset=list(starts),
         )
 
     def _top(self, one: TokenLogprobs) -> dict[str, float]:

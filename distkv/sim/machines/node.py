@@ -46,7 +46,7 @@ class Node(Generic[W]):
     ) -> None:
         """host_key: those with the same one are on one host. checks: whether its invariants are checked as it goes."""
         self.settings = settings
-        self.rm = RManager(settings, lambda _: NO_TEXT, entropy, make_pool)
+        self.rm = RManager(settings, lambda *_: NO_TEXT, entropy, make_pool)
         self.worker = worker
         self._checks = checks
         self.exited: c.Exit | None = None

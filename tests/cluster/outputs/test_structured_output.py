@@ -13,7 +13,6 @@ import pytest
 
 from distkv import RequestRefused, SamplingParams, StructuredOutput
 from distkv.client.local.cluster import InstanceHandle
-from distkv.engine.sampling.constraints import Grammar
 from distkv.text.structured_output import Vocabulary, compiled
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.to_worker import Sampling
@@ -49,7 +48,7 @@ def alone(checkpoint, prompt: list[int], output: StructuredOutput, count: int) -
     tokenizer = Tokenizer.from_dir(checkpoint)
     assert tokenizer is not None
     vocabulary = Vocabulary(tokenizer, engine.model.config.vocab_size)
-    engine.runner.constraints.add(1, Grammar(compiled(output, vocabulary), vocabulary.not_first))
+    engine.runner.constraints.add(1, compiled(output, vocabulary))
     sampling = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, prompt_tokens=len(prompt), grammar_id=1)
     table, tokens = engine.table(len(prompt) + count), []
     while len(tokens) < count:

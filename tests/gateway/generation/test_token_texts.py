@@ -45,6 +45,17 @@ def test_tokens_of_sentence_piece() -> None:
     assert [texts.width(one) for one in range(5)] == [2, 1, 0, 1, 0]
 
 
+def test_where_tokens_begin() -> None:
+    """Where a text begins, SentencePiece drops a space."""
+    texts = TokenTexts(sentence_piece())
+    ids = [4, 0, 0, 3]
+    for begin_text, starts in ((True, [0, 0, 1, 3, 4]), (False, [0, 0, 2, 4, 5])):
+        assert texts.starts(ids, 0, begin_text=begin_text) == starts
+    assert sentence_piece().decode(ids) == "a ab"
+    assert TokenTexts(byte_level()).starts([0, 0], 3, begin_text=True) == [3, 5, 7]
+    assert TokenTexts(None).starts([1, 2], 0, begin_text=True) == [0, 0, 0]
+
+
 def test_tokens_as_ids() -> None:
     assert TokenTexts(None).of(7) == ("token_id:7", b"token_id:7") and TokenTexts(None).width(7) == 0
     assert TokenTexts(byte_level(), as_ids=True).of(4)[0] == "token_id:4"
@@ -54,7 +65,7 @@ def test_tokens_as_ids() -> None:
 def test_what_json_cannot_say() -> None:
     texts = TokenTexts(byte_level())
     never = TokenLogprobs(4, float("-inf"), 9, ((0, -0.1), (4, float("-inf"))))
-    assert texts.completion([4], [never], 3).token_logprobs == [LEAST]
+    assert texts.completion([4], [never], [3]).token_logprobs == [LEAST]
     assert texts.chat([never])[0].top_logprobs[1].logprob == LEAST
     assert texts.prompt([None, never]) == [None, texts.prompt([never])[0]]
 
@@ -62,5 +73,5 @@ def test_what_json_cannot_say() -> None:
 def test_tokens_that_are_written_alike_share_a_place() -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     texts = TokenTexts(Tokenizer(backend), as_ids=False)
-    found = texts.completion([0], [TokenLogprobs(0, -2.0, 3, ((5, -0.5), (6, -1.0)))], 0)
+    found = texts.completion([0], [TokenLogprobs(0, -2.0, 3, ((5, -0.5), (6, -1.0)))], [0])
     assert found.top_logprobs == [{"": -0.5, "a": -2.0}]

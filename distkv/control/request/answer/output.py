@@ -22,8 +22,9 @@ class Decoder(Protocol):
 
 
 NO_TOKENS: frozenset[int] = frozenset()
-MakeDecoder = Callable[[bool], Decoder]
-"""The decoder of a new output; the argument says whether special tokens are left out of the text."""
+MakeDecoder = Callable[[bool, Sequence[int]], Decoder]
+"""The decoder of a new output; the arguments say whether special tokens are left out of the text, and which prompt it
+continues."""
 
 
 class NoText:
@@ -31,7 +32,7 @@ class NoText:
 
     __slots__ = ()
 
-    def __init__(self, skip_special_tokens: bool = True) -> None:
+    def __init__(self, skip_special_tokens: bool = True, after: Sequence[int] = ()) -> None:
         """There is no text either way."""
 
     def push(self, token_ids: Sequence[int]) -> str:
