@@ -38,7 +38,7 @@ class LineWriter:
     def write(self, line: str) -> None:
         """Returns at once, whoever reads."""
         with self._lock:
-            if self._thread is None and self._takes(line):
+            if self._thread is None and not self._waiting and self._takes(line):
                 self._write(line)
             elif self._waiting_characters + len(line) > MOST_WAITING_CHARACTERS:
                 self._num_left_out += 1
@@ -46,8 +46,11 @@ class LineWriter:
                 self._waiting.append(line)
                 self._waiting_characters += len(line)
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
+                    # Where the system gives no more of them, the next line tries again.
+                    with contextlib.suppress(RuntimeError):
+                        thread.start()
+                        self._thread = thread
 
     def flush(self, seconds: float) -> None:
         """Give waiting lines so long to be taken."""

@@ -10,6 +10,7 @@ from typing import TextIO
 import pytest
 
 from distkv.log.line_writer import AT_ONCE_BYTES, MOST_WAITING_CHARACTERS, LineWriter
+from tests.threads import no_threads
 
 DEADLINE_S = 20.0
 
@@ -73,6 +74,15 @@ def test_lines_that_nobody_reads_wait_and_come_in_their_order(read: Read) -> Non
     read.writer.flush(DEADLINE_S)
     read.writer.write("later")
     assert read.lines(1) == ["later"] and not read.num_left_out
+
+
+def test_where_no_thread_can_be_started_the_next_line_tries_again(read: Read) -> None:
+    lines = [f"line {number}" + " " * 2 * AT_ONCE_BYTES for number in range(3)]
+    with no_threads():
+        for line in lines[:2]:
+            read.writer.write(line)
+    read.writer.write(lines[2])
+    assert read.lines(3) == lines and not read.num_left_out
 
 
 def test_more_than_can_wait_is_left_out_and_counted(read: Read) -> None:

@@ -52,13 +52,20 @@ class Transfers:
         match envelope.body:
             case Pull() as pull:
                 if self._pulls.is_busy(pull.source_id) or not self._at_once.pull(pull, envelope.id):
-                    self._pulls.put(pull.source_id, PullJob(pull, envelope.id))
+                    self._pull(PullJob(pull, envelope.id))
             case Checksum() as wanted if len(wanted.slots) <= self._most_blocks:
                 self._checksum(wanted, envelope.id)
             case Link(instance_id=peer, incarnation=incarnation):
                 self._peers.prepare(peer, incarnation, self._link_reporter(peer, incarnation, envelope.id))
             case _:
                 self._queue.put(envelope)
+
+    def _pull(self, job: PullJob) -> None:
+        try:
+            self._pulls.put(job.pull.source_id, job)
+        except RuntimeError as error:
+            job.fail(str(error))
+            job.end(self)
 
     def pulled(self, pulled: Pulled, cause: str) -> None:
         """See Ends."""

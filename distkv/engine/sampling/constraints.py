@@ -155,7 +155,10 @@ class Constraints:
             return Masks(wanted, None)
         made: Future[Words] = Future()
         matchers = [(one.matcher, row) for row, (_, one, _) in enumerate(wanted)]
-        Thread(target=self._make, args=(matchers, made, counters), name="masks", daemon=True).start()
+        try:
+            Thread(target=self._make, args=(matchers, made, counters), name="masks", daemon=True).start()
+        except RuntimeError:  # the system gives no more of them
+            self._make(matchers, made, counters)
         return Masks(wanted, made)
 
     def sampled(self, request_id: str, token: int) -> Constraint:

@@ -24,6 +24,7 @@ from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoke
 from distkv.wire.messages.to_worker import Checksum, Link, Pull, Shutdown
 from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
+from tests.threads import NO_THREAD, no_threads
 from tests.waiting import until
 
 ENVELOPES = EnvelopeFactory("a")
@@ -154,6 +155,13 @@ async def test_a_wrong_checksum_is_refused_and_counted(puller: Puller, source: W
     assert puller.transfers.counters.checksum_refusals == 1
     assert (await puller.pull((4, 5))).problem == ""
     assert puller.transfers.counters.checksum_refusals == 1
+
+
+async def test_a_pull_for_which_there_is_no_thread_fails_alone(puller: Puller, source: Worker) -> None:
+    with no_threads():
+        assert (await puller.pull((0, 1, 2))).problem == NO_THREAD
+    assert (await puller.pull((0, 1, 2))).problem == ""
+    assert puller.worker.slot(1) == source.slot(2)
 
 
 async def test_a_source_that_does_not_answer_in_time(puller: Puller, source: Worker) -> None:

@@ -108,14 +108,17 @@ class CreditorLinks(Generic[Use]):
         """Have a link for the first microbatch; `report` is called when there is one, or none can be had."""
         key = member.instance_id, 0
         with self._lock:
-            is_open = self._usable(key, member) is not None
-            if not is_open:
+            is_over, why = self._usable(key, member) is not None, ""
+            if not is_over:
                 attempt = self._attempts.get(key)
                 if attempt is None or attempt.done.is_set() or attempt.member != member:
                     attempt = self._start(key, member)
                 attempt.reports.append(report)
-        if is_open:
-            report("")
+                if is_over := attempt.done.is_set():
+                    attempt.reports.clear()
+                    why = attempt.why
+        if is_over:
+            report(why)
 
     def keep_only(self, members: dict[str, Member]) -> None:
         """End links to incarnations that are not among these, also in the middle of a wait."""
@@ -147,8 +150,20 @@ class CreditorLinks(Generic[Use]):
     def _start(self, key: Key, member: Member) -> Attempt:
         attempt = self._attempts[key] = Attempt(member)
         name = f"link to {member.instance_id}"
-        threading.Thread(target=self._run, args=(key, attempt), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(key, attempt), name=name, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more of them
+            attempt.why = str(error)
+            self._give_up(attempt)
+            attempt.done.set()
         return attempt
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """With the lock held: there is no link now, and no attempt for a while."""
+        instance_id = attempt.member.instance_id
+        pause_s = self._pauses_s.get(instance_id, FIRST_PAUSE_S)
+        self._pauses_s[instance_id] = min(LONGEST_PAUSE_S, 2.0 * pause_s)
+        attempt.retry_at = time.monotonic() + pause_s
 
     def _run(self, key: Key, attempt: Attempt) -> None:
         """The thread of one attempt."""
@@ -167,9 +182,7 @@ class CreditorLinks(Generic[Use]):
                 self._opened[key], link = Opened(incarnation, link, creditor), None
                 del self._attempts[key]
             else:
-                pause_s = self._pauses_s.get(instance_id, FIRST_PAUSE_S)
-                self._pauses_s[instance_id] = min(LONGEST_PAUSE_S, 2.0 * pause_s)
-                attempt.retry_at = time.monotonic() + pause_s
+                self._give_up(attempt)
             attempt.done.set()
             reports, attempt.reports = attempt.reports, []
         if link is not None:

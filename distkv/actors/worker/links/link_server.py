@@ -52,8 +52,13 @@ class LinkServer:
         """Accept links for ever."""
         while True:
             link = self._listener.accept(ACCEPT_S)
-            if link is not None:
+            if link is None:
+                continue
+            try:
                 threading.Thread(target=self._serve, args=(link,), name=f"serve {link.peer}", daemon=True).start()
+            except RuntimeError as error:  # the system gives no more of them
+                self._log.warning("a tensor link could not be accepted", peer=link.peer, problem=str(error))
+                link.abort()
 
     def _serve(self, link: TensorLink) -> None:
         plan: ServedPlan | None = None

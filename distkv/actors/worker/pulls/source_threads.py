@@ -44,17 +44,15 @@ class SourceThreads(Generic[Job]):
         self._sources: dict[str, _Source[Job]] = {}
 
     def put(self, source_id: str, job: Job) -> None:
-        """Queue a job; from any thread."""
+        """Queue a job; from any thread. Raises RuntimeError when the system gives no thread for it."""
         with self._lock:
             source = self._sources.get(source_id)
-            is_new = source is None
             if source is None:
-                source = self._sources[source_id] = _Source()
+                source, name = _Source(), f"pull from {source_id}"
+                threading.Thread(target=self._run, args=(source_id, source), name=name, daemon=True).start()
+                self._sources[source_id] = source
             source.is_busy = True
             source.jobs.put(job)
-        if is_new:
-            name = f"pull from {source_id}"
-            threading.Thread(target=self._run, args=(source_id, source), name=name, daemon=True).start()
 
     def is_busy(self, source_id: str) -> bool:
         """Whether its thread has jobs that are not done; only `put` begins more."""

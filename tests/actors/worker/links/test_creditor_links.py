@@ -22,6 +22,7 @@ from distkv.wire.links import TensorLink
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendPlan, DataMessage
+from tests.threads import NO_THREAD, no_threads
 
 DEADLINE_S = 30.0
 
@@ -189,6 +190,15 @@ def test_a_link_is_there_before_a_step_needs_it(network: Network, links: Credito
     network.refusal = "no route"
     assert prepared(links, "q") == "no route" and prepared(links, "q") == "no route"
     assert network.attempts.qsize() == 3, "who prepares has its own pauses"
+
+
+def test_a_link_for_which_there_is_no_thread_is_one_that_failed(
+    network: Network, links: CreditorLinks[CreditorLink]
+) -> None:
+    with no_threads():
+        assert prepared(links) == NO_THREAD and refused(links) == NO_THREAD
+        assert links.find(member(), 0) is None and network.attempts.empty()
+    assert prepared(links) == "" and not links.get(member(), 0).broken
 
 
 def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(

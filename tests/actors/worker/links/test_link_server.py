@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.model.config import ModelConfig
@@ -30,6 +31,7 @@ from distkv.wire.messages.data import (
     SpanPart,
 )
 from tests.actors.links import DEADLINE_S, Worker, identity, model_config, span
+from tests.threads import NO_THREAD, no_threads
 
 POSITIONS = body_of(torch.tensor([40, 41]))
 
@@ -173,6 +175,15 @@ def test_a_peer_that_goes_away_is_no_error(worker: Worker, link: TensorLink) -> 
     assert other.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
     other.close()
     assert worker.serving.counters.malformed_messages == 0
+
+
+def test_a_link_for_which_there_is_no_thread_ends_and_no_other(worker: Worker, link: TensorLink) -> None:
+    with no_threads(), capture_logs() as lines:
+        assert ended(join(worker))
+        assert [line["problem"] for line in lines if line["log_level"] == "warning"] == [NO_THREAD]
+    for one in (link, join(worker)):
+        one.send(ReadBlocks(slots=(0,)))
+        assert one.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
 
 
 def slots_of(link: TensorLink, *parts: SpanPart, with_slots: bool = True) -> tuple[tuple[int, ...], list[int]]:
