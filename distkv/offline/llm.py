@@ -147,7 +147,8 @@ class LLM:
             model = replace(model, template=ChatTemplate.of_text(self._dir, chat_template), tool_template=None)
         most = longest_request(are_live(self._client.members()))
         if not most:
-            raise RequestFailed(True, "no instance is left to serve requests")
+            with self._cluster.noting_deaths():
+                raise RequestFailed(True, "no instance is left to serve requests")
         return PromptReader(model, most)
 
     def _run(
@@ -169,7 +170,7 @@ class LLM:
                 if len(reads) > 1:
                     error.add_note(f"prompt {index} of {len(reads)}")
                 raise
-        with progress(use_tqdm, n * len(prompts)) as on_output:
+        with self._cluster.noting_deaths(), progress(use_tqdm, n * len(prompts)) as on_output:
             found = self._client.generate(
                 [prompt.token_ids for prompt in prompts],
                 params,

@@ -76,4 +76,4 @@ def test_a_killed_worker_is_1(start: Start, checkpoint: Path, tmp_path: Path) ->
         os.kill(worker.pid, signal.SIGKILL)
         assert process.wait(30) == 1
     fatal = last_line(log_of(tmp_path, "instance"))
-    assert fatal["event"] == "fatal" and "signal 9" in fatal["reason"]
+    assert fatal["event"] == "fatal" and "killed by SIGKILL" in fatal["reason"]

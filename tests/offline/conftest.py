@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ def start(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
             def client(self) -> Client:
                 return self.own
+
+            def noting_deaths(self) -> AbstractContextManager[None]:
+                return nullcontext()
 
             def close(self) -> None:
                 seen["closed"] = seen.get("closed", 0) + 1

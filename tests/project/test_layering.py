@@ -23,6 +23,7 @@ LEAVES = {
     "types",
     "config",
     "control_groups",
+    "endings",
     "clock",
     "log",
     "events",

@@ -12,6 +12,7 @@ import msgspec
 from distkv.actors.task_scope import task_scope
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.config import InstanceConfig
+from distkv.endings import describe_exit, oom_kills
 from distkv.errors import ClusterError, StartupFailed
 from distkv.wire.address import join_host_port
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -40,6 +41,7 @@ class WorkerRank:
         self._envelopes = envelopes
         self._unanswered = 0
         self._is_ready = False
+        self._oom_kills = oom_kills()
 
     @classmethod
     async def start(cls, config: InstanceConfig, incarnation: int, envelopes: EnvelopeFactory) -> WorkerRank:
@@ -92,7 +94,8 @@ class WorkerRank:
 
     async def watch(self) -> None:
         """Raise WorkerGone when the process ends."""
-        raise WorkerGone(f"the engine worker is gone: {_how_it_ended(await self._child.wait())}")
+        code = await self._child.wait()
+        raise WorkerGone(f"the engine worker is gone: {describe_exit(code, self._oom_kills)}")
 
     async def probe(self) -> None:
         """Raise WorkerGone when the process is there and stays silent for too long: what it lends would never come
@@ -123,7 +126,7 @@ class WorkerRank:
     async def _die_unready(self) -> None:
         code = await self._child.wait()
         await asyncio.sleep(LAST_WORDS_S)
-        raise StartupFailed("engine worker", _how_it_ended(code), exit_code=code)
+        raise StartupFailed("engine worker", describe_exit(code, self._oom_kills), exit_code=code)
 
 
 def _spec(config: InstanceConfig, incarnation: int, pipe_fd: int) -> WorkerSpec:
@@ -154,7 +157,3 @@ def _environment(spec: WorkerSpec) -> dict[str, str]:
     # What kernels were written for; Triton 3.9 warns that its default will change.
     env.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     return env
-
-
-def _how_it_ended(code: int) -> str:
-    return f"it was ended by signal {-code}" if code < 0 else f"it exited with code {code}"

@@ -45,12 +45,17 @@ def make_pool(
 
 def _check_fits(settings: EngineSettings, size_bytes: int) -> None:
     """The system promises more than it has, and ends who takes it."""
-    there_are = host_memory().all_bytes
-    if size_bytes > there_are:
+    memory = host_memory()
+    field = "kv_cache_memory_bytes" if settings.kv_tokens is None else "kv_tokens"
+    pool, there_are = (f"{size / 2**30:,.1f} GiB" for size in (size_bytes, memory.all_bytes))
+    if size_bytes > memory.all_bytes:
+        raise ConfigError(field, f"a pool of {pool} is more than the {there_are} of this machine or container")
+    if memory.left_bytes is not None and size_bytes > memory.left_bytes:
+        left = f"{memory.left_bytes / 2**30:,.1f} GiB"
         raise ConfigError(
-            "kv_cache_memory_bytes" if settings.kv_tokens is None else "kv_tokens",
-            f"a pool of {size_bytes / 2**30:,.1f} GiB is more than the {there_are / 2**30:,.1f} GiB of this machine or "
-            "container",
+            field,
+            f"a pool of {pool} is more than the {left} that are left of the {there_are} of this container, now that "
+            "the model is loaded",
         )
 
 

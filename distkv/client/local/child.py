@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from distkv.endings import describe_exit
 from distkv.errors import StartupFailed
 
 LOG_LINES = 25
@@ -179,14 +180,6 @@ def _is_there(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def describe_exit(code: int | None) -> str:
-    """An exit code in words."""
-    if code is not None and code < 0:
-        name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
-        return f"it was killed by {name}"
-    return f"it exited with code {code}"
 
 
 def wait_ready(

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -20,7 +21,8 @@ from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.drain_watch import DrainWatch, OnWaiting
 from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
 from distkv.config import DEMO_MODEL, GManagerConfig, settings_of
-from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
+from distkv.endings import describe_exit
+from distkv.errors import ClusterUnreachable, ConfigError, DistKVError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
 from distkv.wire.address import join_host_port
 
@@ -133,7 +135,8 @@ class LocalCluster:
     ) -> list[RequestOutput]:
         """See `Client.generate`."""
         client = self._own_client()
-        return client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output, retries=retries)
+        with self.noting_deaths():
+            return client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output, retries=retries)
 
     def stream(
         self,
@@ -144,7 +147,18 @@ class LocalCluster:
         timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
         """Yield one prompt's output as it comes; leaving the loop cancels the request."""
-        return self._own_client().stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
+        return self._noted(self._own_client().stream(prompt, params, request_id=request_id, timeout_s=timeout_s))
+
+    @contextmanager
+    def noting_deaths(self) -> Iterator[None]:
+        """What fails within it has a note on each own process that has ended: how, and what it said last."""
+        try:
+            yield
+        except DistKVError as error:
+            for child in self.processes:
+                if child.exit_code is not None:
+                    error.add_note(f"{child.name} has ended: {describe_exit(child.exit_code)}\n{child.last_log()}")
+            raise
 
     def status(self) -> dict[str, Any]:
         """The dict of `distkv status --json`."""
@@ -295,6 +309,10 @@ class LocalCluster:
         for child in children:
             child.close()
             self._children.remove(child)
+
+    def _noted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        with self.noting_deaths():
+            yield from chunks
 
     def _own_client(self) -> Client:
         if self._closed:

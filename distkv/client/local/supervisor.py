@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from distkv.client.local.child import Child, describe_exit
+from distkv.client.local.child import Child
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.local.restarts import Restarts
+from distkv.endings import describe_exit
 from distkv.errors import StartupFailed
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distkv.client.local.child import describe_exit
 from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.run import reference
@@ -19,6 +18,7 @@ from distkv.demo.run.display import Display
 from distkv.demo.run.monitor import RequestMonitor, Traffic
 from distkv.demo.run.placement import draw
 from distkv.demo.run.questions import LEAST_DOCUMENT_TOKENS, QUESTION_TOKENS, OwnFact, QuestionPrompt, plan_prompts
+from distkv.endings import describe_exit
 from distkv.errors import InvalidParams, RequestError
 from distkv.types import SamplingParams
 

@@ -16,25 +16,31 @@ _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """all_bytes: if nobody else had any. free_bytes: not in use; of a group's, files that are kept do not count."""
+    """all_bytes: if nobody else had any. free_bytes: not in use; of a group's, files that are kept do not count.
+    left_bytes: what groups leave, None where none has a limit; who takes more is killed."""
 
     all_bytes: int
     free_bytes: int
+    left_bytes: int | None = None
 
 
 def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
     """As of now. groups, root: see `levels`."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    memory = HostMemory(os.sysconf("SC_PHYS_PAGES") * page_bytes, os.sysconf("SC_AVPHYS_PAGES") * page_bytes)
+    machine_bytes = all_bytes = os.sysconf("SC_PHYS_PAGES") * page_bytes
+    free_bytes, left_bytes = os.sysconf("SC_AVPHYS_PAGES") * page_bytes, None
     for place, is_v2 in levels("memory", groups, root):
         limit, used, kept = _V2_NAMES if is_v2 else _V1_NAMES
         try:
             limit_bytes, used_bytes = int((place / limit).read_text()), int((place / used).read_text())
-            free_bytes = max(0, limit_bytes - used_bytes + _kept_bytes(place / "memory.stat", kept))
+            left = max(0, limit_bytes - used_bytes + _kept_bytes(place / "memory.stat", kept))
         except (OSError, ValueError):  # none, or "max"
             continue
-        memory = HostMemory(min(memory.all_bytes, limit_bytes), min(memory.free_bytes, free_bytes))
-    return memory
+        all_bytes = min(all_bytes, limit_bytes)
+        free_bytes = min(free_bytes, left)
+        if limit_bytes < machine_bytes:
+            left_bytes = left if left_bytes is None else min(left_bytes, left)
+    return HostMemory(all_bytes, free_bytes, left_bytes)
 
 
 def _kept_bytes(stat: Path, prefix: str) -> int:

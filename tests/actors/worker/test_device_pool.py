@@ -14,7 +14,7 @@ import torch
 import xxhash
 from structlog.testing import capture_logs
 
-from distkv.actors.worker import device_pool
+from distkv.actors.worker import device_pool, pool_size
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.pulls import pull_queue, source_threads
@@ -24,6 +24,7 @@ from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device
+from distkv.engine.device.host_memory import HostMemory
 from distkv.errors import ConfigError, LinkClosed, LinkError
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PoolMemory, connect, hello_to, listen, serve_read
@@ -197,6 +198,19 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(CpuDevice, "kv_budget", lambda self, share: 2**50)
         with pytest.raises(ConfigError, match=f"{key}: a pool of .* GiB is more than the .* GiB of this machine"):
             make_pool(settings, 64, host)
+
+
+def test_a_pool_that_is_more_than_a_container_has_left_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken, and the worker killed once requests filled it."""
+    settings = msgspec.structs.replace(SPEC.engine, kv_cache_memory_bytes=None, kv_tokens=2048)
+    needed = 2048 // SPEC.engine.block_size * 2**20
+    for left in (needed, needed - 1):
+        memory = HostMemory(2 * needed, 2 * needed, left)
+        monkeypatch.setattr(pool_size, "host_memory", lambda memory=memory: memory)
+        if left == needed:
+            make_pool(settings, 2**20, CpuDevice())[0].close()
+    with pytest.raises(ConfigError, match=r"kv_tokens: a pool of .* is more than the .* that are left of the .*"):
+        make_pool(settings, 2**20, CpuDevice())
 
 
 def test_fp8_is_for_gpus() -> None:

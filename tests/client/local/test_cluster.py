@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distkv import ConfigError, LocalCluster, RequestOutput, SamplingParams, StartupFailed
+from distkv import ConfigError, DistKVError, LocalCluster, RequestOutput, SamplingParams, StartupFailed
 from distkv.client.local import launch
 from distkv.client.local.cluster_settings import ClusterSettings
 
@@ -138,6 +138,16 @@ def test_the_death_of_an_instance_ends_nothing_else(model):
         assert gone([worker])
         assert cluster.generate(["a"], TWO)[0].text == "0 1 "
         assert [one["state"] for one in cluster.status()["instances"]] == ["unreachable", "ready"]
+
+
+def test_what_fails_since_an_instance_died_says_how_it_ended(model):
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
+        assert cluster.generate(["a"], TWO)
+        cluster.instances[0].kill()
+        for ask in (lambda: cluster.generate(["a"], TWO), lambda: list(cluster.stream("a", TWO))):
+            with pytest.raises(DistKVError) as caught:
+                ask()
+            assert "instance i0 has ended: it was killed by SIGKILL" in "\n".join(caught.value.__notes__)
 
 
 def test_the_worker_of_an_instance_killed_by_others_ends_too(model):

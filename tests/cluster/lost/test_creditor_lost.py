@@ -64,7 +64,7 @@ async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[In
         if "kill" in lose.__name__:
             assert await exit_of(driver.instance(victim)) != 0
         if lose is kill_worker:
-            assert "the engine worker is gone: it was ended by signal 9" in driver.instance(victim).last_log()
+            assert "the engine worker is gone: it was killed by SIGKILL" in driver.instance(victim).last_log()
         # The others go on serving, together.
         again = prompt_ids(1100, seed=4)
         expect(again, await driver.generate(again, 8), 8)

@@ -29,8 +29,8 @@ CLIENT = b"client"
 class Letters:
     """A decoder of tokens that are letters, capitals being special."""
 
-    def __init__(self, skip_special_tokens: bool = True) -> None:
-        self.skip_special_tokens = skip_special_tokens
+    def __init__(self, skip_special_tokens: bool, after: Seq[int]) -> None:
+        self.skip_special_tokens, self.after = skip_special_tokens, tuple(after)
 
     def push(self, token_ids: Seq[int]) -> str:
         text = "".join(map(chr, token_ids))

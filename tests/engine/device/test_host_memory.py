@@ -24,12 +24,15 @@ def machine(tmp_path: Path) -> HostMemory:
 
 
 def test_the_machine_has_what_no_group_limits(tmp_path: Path, machine: HostMemory) -> None:
-    assert machine.all_bytes >= machine.free_bytes > 0
+    assert machine.all_bytes >= machine.free_bytes > 0 and machine.left_bytes is None
     groups = tmp_path / "cgroup"
     groups.write_text("3:cpu:/x\n0::/a\n")
     write(tmp_path / "a", max="max", current=MIB, stat="")
     write(tmp_path / "x", max=1, current=1, stat="")
-    assert host_memory(groups, tmp_path).all_bytes == machine.all_bytes
+    found = host_memory(groups, tmp_path)
+    assert (found.all_bytes, found.left_bytes) == (machine.all_bytes, None)
+    write(tmp_path / "a", max=2**63 - 4096)
+    assert host_memory(groups, tmp_path).left_bytes is None, "more than there is, as version 1 writes it"
 
 
 def test_the_tightest_group_counts_and_files_give_way(tmp_path: Path) -> None:
@@ -38,13 +41,13 @@ def test_the_tightest_group_counts_and_files_give_way(tmp_path: Path) -> None:
     groups.write_text("0::/a/b\n")
     write(tmp_path / "a", max=9 * MIB, current=8 * MIB, stat="inactive_file 1048576\nactive_file 2097152\nshmem 7")
     write(tmp_path / "a/b", max=40 * MIB, current=3 * MIB, stat="inactive_file 0")
-    assert host_memory(groups, tmp_path) == HostMemory(9 * MIB, 4 * MIB)
+    assert host_memory(groups, tmp_path) == HostMemory(9 * MIB, 4 * MIB, 4 * MIB)
     write(tmp_path / "a", current=99 * MIB)
-    assert host_memory(groups, tmp_path) == HostMemory(9 * MIB, 0)
+    assert host_memory(groups, tmp_path) == HostMemory(9 * MIB, 0, 0)
 
 
 def test_the_root_is_what_a_container_sees_of_its_own_group(tmp_path: Path) -> None:
     groups = tmp_path / "cgroup"
     groups.write_text("4:memory,hugetlb:/docker/unseen\n0::/\n")
     write(tmp_path / "memory", limit_in_bytes=6 * MIB, usage_in_bytes=MIB, stat="total_active_file 524288\ncache 1")
-    assert host_memory(groups, tmp_path) == HostMemory(6 * MIB, 5 * MIB + MIB // 2)
+    assert host_memory(groups, tmp_path) == HostMemory(6 * MIB, 5 * MIB + MIB // 2, 5 * MIB + MIB // 2)

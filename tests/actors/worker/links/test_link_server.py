@@ -179,11 +179,15 @@ def test_a_peer_that_goes_away_is_no_error(worker: Worker, link: TensorLink) -> 
 
 def test_a_link_for_which_there_is_no_thread_ends_and_no_other(worker: Worker, link: TensorLink) -> None:
     with no_threads(), capture_logs() as lines:
-        assert ended(join(worker))
+        refused = join(worker)
+        assert ended(refused)
+        refused.close()
         assert [line["problem"] for line in lines if line["log_level"] == "warning"] == [NO_THREAD]
-    for one in (link, join(worker)):
+    other = join(worker)
+    for one in (link, other):
         one.send(ReadBlocks(slots=(0,)))
         assert one.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
+    other.close()
 
 
 def slots_of(link: TensorLink, *parts: SpanPart, with_slots: bool = True) -> tuple[tuple[int, ...], list[int]]:
