@@ -196,6 +196,7 @@ def test_a_file_that_is_not_there(tmp_path):
         ({"model": "m", "kv_tokens": 64, "kv_cache_memory_bytes": "1M"}, "both set"),
         ({"model": "m", "kv_tokens": 8}, "less than one rBlock"),
         ({"model": "m", "lease_s": 0.5}, "lease_margin_s: must be under"),
+        ({"model": "m", "max_num_seqs": 64, "max_num_batched_tokens": 71}, "leave no room for 8 tokens of a prompt"),
         ({"model": "m", "host": "0.0.0.0"}, "host: .*--insecure"),
         ({"model": "m", "data_host": "10.1.1.1"}, "data_host: .*--insecure"),
         ({"model": "m", "gmanager": "nowhere"}, "gmanager: expected an address"),

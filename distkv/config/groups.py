@@ -187,6 +187,10 @@ class DataPlaneSettings(Group, frozen=True, kw_only=True):
     ] = 64 * 2**20
 
 
+LEAST_CHUNK_TOKENS = 8
+"""Of a prompt in each step, so that it ends however many decode."""
+
+
 class ControlSettings(Group, frozen=True, kw_only=True):
     """What an rManager decides by."""
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from distkv.config.groups import (
+    LEAST_CHUNK_TOKENS,
     AdviceSettings,
     ControlSettings,
     DataPlaneSettings,
@@ -108,6 +109,14 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        control = self.control
+        if control.max_num_batched_tokens < control.max_num_seqs + LEAST_CHUNK_TOKENS:
+            raise ConfigError(
+                "max_num_batched_tokens",
+                f"{control.max_num_batched_tokens} leave no room for {LEAST_CHUNK_TOKENS} tokens of a prompt beside "
+                f"max_num_seqs ({control.max_num_seqs}) that decode",
+                "give more, or a smaller max_num_seqs",
+            )
         if not self.instance_id.isprintable():
             raise ConfigError("instance_id", f"expected printable characters, got {self.instance_id!a}")
         if self.data.data_host:

@@ -83,10 +83,6 @@ class Placement:
         """Full local blocks with no other destination, oldest first; the tail never is one."""
         return [b for b in self.blocks if b.movable] if self.counts.movable else []
 
-    def at_creditors(self, creditor_ids: Iterable[str]) -> list[Block]:
-        """Blocks that lie at one of these, with no other destination."""
-        return [b for b in self.blocks if b.arrived and b.debt is not None and b.debt.creditor_id in creditor_ids]
-
     def holds(self, block: Block) -> bool:
         """Whether it is one of these blocks (still)."""
         return block.number < len(self.blocks) and self.blocks[block.number] is block

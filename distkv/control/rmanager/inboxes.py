@@ -29,7 +29,7 @@ class Inboxes:
         match message:
             case fw.StepResult():
                 self._parts.heartbeats.on_step(message.compute_s)
-                for creditor_id in {lost for result in message.results for lost in result.lost}:
+                for creditor_id in sorted({lost for result in message.results for lost in result.lost}):
                     self._parts.losses.path_failed(creditor_id, "partials were missing", now)
                 self._parts.requests.on_result(message, now)
             case fw.Checksummed():

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import statistics
 
-LEAST_TOKENS = 8
+from distkv.config.groups import LEAST_CHUNK_TOKENS
+
+LEAST_TOKENS = LEAST_CHUNK_TOKENS
 """Below it most of a chunk's cost is reading its keys once, whatever its length."""
 AT_ONCE, COMPARED = 2, 3
 LONGER = 4 / 3

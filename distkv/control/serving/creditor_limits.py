@@ -9,8 +9,9 @@ NEAR = 0.8
 """Of a creditor's limit: from there on others are asked first."""
 FRESH_S = 5.0
 """For so long what a grant said is taken for true."""
-LONGEST_S = 60.0
-"""For so long a creditor's word keeps it from being asked, at most."""
+LONGEST_S = 2.0
+"""For so long a creditor's word keeps it from being asked, at most: once its own requests have ended it lends again,
+and nobody is told."""
 
 
 class CreditorLimits:

@@ -203,6 +203,23 @@ def test_a_grant_counts_when_the_worker_is_linked_to_its_creditor(first: str) ->
     assert [body for body in bodies(asking) if isinstance(body, Link)] == [], "it is linked already"
 
 
+def test_the_worker_is_told_to_link_anew_where_the_path_has_failed_since_the_creditor_was_asked() -> None:
+    """It was waited for, and nobody had told it."""
+    asking, first = unlinked("p")
+    linked(asking, "p")
+    asking.borrower.cancel(first.seq)
+    asking.state.commands.clear()
+    borrow = asking.start(2)
+    asking.candidates(borrow, ("p", 9))
+    ask = asking_for(borrow)
+    assert not [body for body in bodies(asking) if isinstance(body, Link)]
+    asking.state.paths.failed(Path("me", "p"), "its partials are missing", asking.clock.now())
+    assert asking.grant("p", ask, 2) and borrow.linking
+    assert [body.instance_id for body in bodies(asking) if isinstance(body, Link)] == ["p"]
+    assert linked(asking, "p") == [] and borrow.granted == 2 and not borrow.linking
+    asking.borrower.validate()
+
+
 @pytest.mark.parametrize("first", ["the grant", "the link"])
 def test_a_creditor_that_cannot_be_reached_is_passed_over(first: str) -> None:
     """It grants all the same, however often it is asked."""

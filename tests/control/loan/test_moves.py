@@ -300,10 +300,11 @@ def test_a_creditor_that_takes_nothing_and_does_not_say_why_is_left_alone() -> N
     moving.clock.advance(UNANSWERED_S - 0.01)
     moving.advance()
     assert issued(moving.state, BlocksReady) == [debt.blocks_ready] * 2 and debt.num_ready == 2
-    moving.clock.advance(0.01)
+    moving.mover.tick(moving.clock.advance(0.01))
     moving.advance()
     assert moving.seq.placement.debts == [] and moving.state.paths.is_in_doubt(Path("p", "me"))
     assert all(block.slot is not None and block.full for block in moving.seq.placement.blocks[:2]), "they stay here"
+    assert moving.mover.next_deadline() <= moving.clock.now(), "what has no place now is looked at again"
     moving.check()
 
 

@@ -34,10 +34,10 @@ def test_one_near_its_limit_comes_last_and_one_at_it_not_at_all() -> None:
     limits = CreditorLimits()
     limits.granted("p", granted(0.45), 10.0)
     assert order(limits) == ["q", "r", "p"]
-    limits.refused("q", refused(3.0), 10.0)
+    limits.refused("q", refused(1.5), 10.0)
     assert order(limits) == ["r", "p"]
-    assert limits.next_deadline() == 13.0
-    limits.tick(13.0)
+    assert limits.next_deadline() == 11.5
+    limits.tick(11.5)
     assert order(limits) == ["q", "r", "p"]
     limits.tick(10.0 + FRESH_S)
     assert order(limits) == ["p", "q", "r"] and limits.next_deadline() == math.inf

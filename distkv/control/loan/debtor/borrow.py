@@ -29,9 +29,10 @@ class Borrow:
     """One attempt to borrow `num_blocks` for a sequence.
 
     trying: the creditor that was asked for `span_id`, and then, `linking`, that the worker is to be linked to.
-    movable_tokens: as in `BorrowQuery`. is_avoidable: the own pool could hold the request. failed: those that did not
-    answer, that no path leads to, or that keep what is free from it; they are not asked again. stays_near: only
-    creditors on the own host are asked. move: that a gManager planned, where nothing of it is done yet. refusals: by
+    has_asked_for_link: whether the worker was told to since. movable_tokens: as in `BorrowQuery`. is_avoidable: the own
+    pool could hold the request. failed: those that did not answer, that no path leads to, or that keep what is free
+    from it; they are not asked again. stays_near: only creditors on the own host are asked. leaves: the debt whose
+    creditor wants its memory back. move: that a gManager planned, where nothing of it is done yet. refusals: by
     creditor, what it said last that it may lend, the newest last. granted: rBlocks of all `grants`.
     """
 
@@ -43,6 +44,7 @@ class Borrow:
     movable_tokens: int = 0
     is_avoidable: bool = False
     stays_near: bool = False
+    leaves: Debt | None = None
     grants: list[Debt] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Borrow:
     sent_at: float = 0.0
     querying: bool = False
     linking: bool = False
+    has_asked_for_link: bool = False
     rounds: int = 0
     move: MoveKvcache | None = None
     granted: int = 0

@@ -81,17 +81,20 @@ class Borrower:
         movable_tokens: int = 0,
         is_avoidable: bool = False,
         stays_near: bool = False,
+        leaves: Debt | None = None,
     ) -> Borrow:
-        """Begin to look for `num_blocks` ≥ 1. movable_tokens: as in `BorrowQuery`. stays_near: on this host only."""
+        """Begin to look for `num_blocks` ≥ 1. movable_tokens: as in `BorrowQuery`. stays_near: on this host only.
+        leaves: see Borrow; its creditor is not asked."""
         borrow = Borrow(
             self._next_id("borrow"),
             seq,
             purpose,
             num_blocks,
-            frozenset(exclude),
+            frozenset(exclude if leaves is None else {*exclude, leaves.creditor_id}),
             movable_tokens,
             is_avoidable,
             stays_near,
+            leaves,
         )
         self._book.begin(borrow)
         self._query(borrow, now)
@@ -194,6 +197,8 @@ class Borrower:
         if self._paths.is_linked(self._to(sender)):
             self._try_next(borrow, now)
         else:
+            if not borrow.has_asked_for_link:  # the path has failed since the creditor was asked
+                self._ask_for_link(borrow, sender)
             self._book.waits_for_link(borrow, sender)
             self._due.set(borrow.borrow_id, now + LINK_TIMEOUT_S)
         return borrow.seq, debt
@@ -322,9 +327,14 @@ class Borrower:
             is_avoidable=borrow.is_avoidable,
         )
         self._emit(TellPeer(creditor_id, wanted))
+        borrow.has_asked_for_link = False
         if not self._paths.is_linked(self._to(creditor_id)):
-            incarnation = self._members[creditor_id].incarnation
-            self._emit(TellWorker(Link(instance_id=creditor_id, incarnation=incarnation)))
+            self._ask_for_link(borrow, creditor_id)
+
+    def _ask_for_link(self, borrow: Borrow, creditor_id: str) -> None:
+        if (member := self._members.find(creditor_id)) is not None:
+            borrow.has_asked_for_link = True
+            self._emit(TellWorker(Link(instance_id=creditor_id, incarnation=member.incarnation)))
 
     def _wanted(self, seq: Sequence, span_id: str, num_blocks: int, **fields: Any) -> TryMoveKvcache:
         return TryMoveKvcache(

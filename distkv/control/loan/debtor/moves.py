@@ -54,6 +54,7 @@ class Mover:
                 self._failed(seq, debt, problem)
                 self._state.paths.failed(self._path(debt), problem, now, took_s=UNANSWERED_S)
                 self._debts.abandon(seq, debt)
+                self._again.bring_forward(seq.request_id, now)  # what has no place now waits for one
             elif debt.blocks_ready is not None and now >= _again_at(debt):
                 seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))

@@ -136,7 +136,7 @@ class Recaller:
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
             near = self._state.stays_near(seq)
-            self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, [debt.creditor_id], stays_near=near)
+            self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, stays_near=near, leaves=debt)
 
     def _give_up(self, seq: Sequence, debt: Debt, placed: list[Block]) -> None:
         self._debts.give_back(self._state.borrower.cancel(seq, Purpose.RECLAIM))

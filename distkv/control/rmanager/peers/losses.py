@@ -27,7 +27,7 @@ class Losses:
 
     def leases(self, found: list[tuple[Sequence, Debt]], why: str, now: float) -> None:
         """Leases have ended, or were not renewed."""
-        for creditor_id in {debt.creditor_id for _, debt in found}:
+        for creditor_id in sorted({debt.creditor_id for _, debt in found}):
             self.path_failed(creditor_id, why, now)
         self._lose(found, why)
 

@@ -261,7 +261,8 @@ class Admission:
         elif borrow.purpose is Purpose.RELIEVE:
             self._making_room.on_borrowed(borrow, now)
         else:
-            self._holdings.hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
+            blocks = [] if borrow.leaves is None else borrow.leaves.placed()[: borrow.num_blocks]
+            self._holdings.hand_over(seq, borrow, blocks)
 
     def on_vacant(self, creditor_id: str, request_id: str, now: float) -> None:
         """A creditor has memory that it kept for a request: this one is tried again soon, also if the borrow that is
@@ -381,9 +382,7 @@ class Admission:
             and (seq.placement.num_local_slots or seq.placement.debts)
         ):
             # Two that each hold what the other lacks would wait for ever.
-            held = seq.size_blocks - seq.placement.counts.unplaced
-            self._state.histories.note(seq.request_id, "preempted", why=GAVE_BACK, blocks=held)
-            self._holdings.restart(seq, now)
+            self._holdings.preempt(seq, now, GAVE_BACK)
         self._state.sequences.wait(seq, now + self._holdings.backoff(retries), retries)
 
     def _start(self, seq: Sequence) -> None:

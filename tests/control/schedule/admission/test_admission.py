@@ -317,18 +317,21 @@ def test_a_borrow_of_a_request_that_ended_goes_back() -> None:
 
 
 def test_another_home_takes_what_lies_at_the_one_that_wants_it_back() -> None:
+    """Of the span that it wants back: another one of the same creditor stays where it is."""
     admitting = Admitting(8)
     seq = admitting.run("r", 6)
-    old = lend(seq, "p", 2, debts=admitting.debts)
+    place(admitting.state, seq, lend(seq, "p", 1, debts=admitting.debts))
+    old = lend(seq, "p", 2, at=1, debts=admitting.debts)
     place(admitting.state, seq, old)
-    place(admitting.state, seq, lend(seq, "q", 2, at=2, debts=admitting.debts))
-    borrow = admitting.state.borrower.start(seq, Purpose.RECLAIM, 2, admitting.clock.now(), exclude=["p"])
+    place(admitting.state, seq, lend(seq, "q", 2, at=3, debts=admitting.debts))
+    borrow = admitting.state.borrower.start(seq, Purpose.RECLAIM, 2, admitting.clock.now(), leaves=old)
+    assert borrow.exclude == {"p"}
     admitting.end(borrow, ("s", 1), ("t", 2))
-    assert [(debt.creditor_id, [block.number for block in debt.blocks]) for debt in seq.placement.debts[2:]] == [
-        ("s", [0]),
-        ("t", [1]),
+    assert [(debt.creditor_id, [block.number for block in debt.blocks]) for debt in seq.placement.debts[3:]] == [
+        ("s", [1]),
+        ("t", [2]),
     ]
-    assert seq.placement.blocks[0].moving_from is old
+    assert seq.placement.blocks[1].moving_from is old
 
 
 def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
