@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 the command line, configuration or parameters are wrong; 1
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -66,6 +67,8 @@ def _run(command: click.Command, args: Sequence[str] | None) -> int:
     except BrokenPipeError:  # the reader of our output is gone
         return 1
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # also of standard output, which has no name
+            return _report(f"{error.filename or 'what this writes'}: {error.strerror}", "", 1)
         if error.filename is None:
             return _unforeseen(error)
         return _report(f"{error.filename}: {error.strerror}", "", 1)

@@ -150,6 +150,9 @@ class PromptIntake:
                 needed_tokens=error.num_tokens + max_tokens,
                 pool_tokens=most,
             )
+        except OSError as error:
+            reason = f"no process can be started to check its grammar: {error.strerror}"
+            refusal = RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)
         except Exception:
             self._log.error("a prompt was not read", request_id=submit.request_id, exc_info=True)
             reason = "the instance failed to read the prompt; its log says how"

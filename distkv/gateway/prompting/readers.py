@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -36,6 +36,7 @@ PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
 T = TypeVar("T", bound=Outcome)
 C = TypeVar("C", CompletionRead, ChatRead)
+R = TypeVar("R")
 # Made here, for that takes ten milliseconds.
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -82,12 +83,13 @@ class Readers:
         output = read.params.structured_output
         if output is None or self._checker.has_passed(output):
             return read
-        loop = asyncio.get_running_loop()
         try:
             async with self._check_place.take(client, len(output.text)):
-                await loop.run_in_executor(self._checks, self._checker.check, output)
+                await _in_thread(self._checks, self._checker.check, output)
         except InvalidParams as error:
             raise refused(read.constraint_param, error) from None
+        except OSError as error:
+            raise _not_read(f"no process can be started: {error.strerror}") from None
         return read
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
@@ -95,8 +97,7 @@ class Readers:
             found = await self._long.read(Task(kind, most), parts)
         else:
             async with self._places.take(size):
-                body, loop = b"".join(parts), asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._threads, READERS[kind], self._model, body, most)
+                found = await _in_thread(self._threads, READERS[kind], self._model, b"".join(parts), most)
         assert isinstance(found, expected)
         return found
 
@@ -118,9 +119,9 @@ class LongBodies:
                 async with asyncio.timeout(READ_S):
                     answer = await self._exchange(task, parts)
             except TimeoutError:
-                raise self._failed(f"reading the body took longer than {READ_S:.0f} s") from None
+                raise _not_read(f"reading the body took longer than {READ_S:.0f} s") from None
             except (asyncio.IncompleteReadError, OSError):
-                raise self._failed("the process that reads long bodies ended") from None
+                raise _not_read("the process that reads long bodies ended") from None
             finally:
                 if answer is None or size > RETIRE_BYTES:
                     await self.aclose()
@@ -156,9 +157,19 @@ class LongBodies:
             answer = msgspec.structs.replace(answer, outcome=Written(await _read_frame(process.stdout)))
         return answer
 
-    def _failed(self, why: str) -> ApiError:
-        structlog.get_logger().warning("a long body was not read", reason=why)
-        return unavailable(why, "body_not_read")
+
+def _not_read(why: str) -> ApiError:
+    structlog.get_logger().warning("a body was not read", reason=why)
+    return unavailable(why, "body_not_read")
+
+
+async def _in_thread(threads: ThreadPoolExecutor, function: Callable[..., R], *arguments: Any) -> R:
+    """What the function returns. Raises as it does, and ApiError where the system gives no thread for it."""
+    try:
+        future = threads.submit(function, *arguments)
+    except RuntimeError as error:
+        raise _not_read(str(error)) from None
+    return await asyncio.wrap_future(future)
 
 
 async def _write_frame(process: asyncio.subprocess.Process, parts: Sequence[bytes]) -> None:

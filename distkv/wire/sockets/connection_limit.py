@@ -6,6 +6,8 @@ is shut itself. Cost per connection: constant, since none that has spoken is loo
 
 from __future__ import annotations
 
+import asyncio
+import os
 import resource
 import time
 
@@ -40,10 +42,22 @@ class ConnectionLimit:
         self.descriptors: set[int] = set()
         self._maybe_silent: dict[int, None] = {}
         self._monitor = Monitor(socket, _EVENTS, self._follow)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(REPORT_S, self._look)
 
     def close(self) -> None:
         """Limit no more."""
+        self._timer.cancel()
         self._monitor.close()
+
+    def _look(self) -> None:
+        """Say so where no descriptor is left. ZeroMQ tells of each connection that it fails to accept, and tries again
+        at once: nobody could read as fast."""
+        self._timer = self._loop.call_later(REPORT_S, self._look)
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            self._report("no connection can be accepted", problem=error.strerror)
 
     def _follow(self, event: int, descriptor: int) -> None:
         self._maybe_silent.pop(descriptor, None)
@@ -53,7 +67,7 @@ class ConnectionLimit:
         self._maybe_silent[descriptor] = None
         self.descriptors.add(descriptor)
         if len(self.descriptors) > self._most:
-            self._report()
+            self._report("too many connections", limit=self._most)
             self._shut_one(newest=descriptor)
 
     def _shut_one(self, newest: int) -> None:
@@ -67,8 +81,8 @@ class ConnectionLimit:
         self.descriptors.discard(newest)
         shut_down(newest, port=self.port)
 
-    def _report(self) -> None:
+    def _report(self, event: str, **facts: object) -> None:
         now_s = time.monotonic()
         if now_s - self._reported_s >= REPORT_S:
             self._reported_s = now_s
-            structlog.get_logger().warning("too many connections", port=self.port, limit=self._most)
+            structlog.get_logger().warning(event, port=self.port, **facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import sys
 import termios
@@ -11,16 +12,19 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from distkv.gateway.prompting import readers
 from distkv.gateway.prompting.reading import CompletionRead
+from distkv.gateway.schema.errors import ApiError
 from distkv.process_priority import STEP
 from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from tests.gateway.harness import Gateway, error_of, until
+from tests.threads import no_threads
 from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
@@ -183,6 +187,31 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
             go_on.release()
     await made.aclose()
     assert begun == [101, 102, 3, 103, 104, 105]
+
+
+async def test_what_there_is_no_thread_for_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a fault of the gateway's, until the system had threads again."""
+    nothing: Any = None
+    read = CompletionRead(nothing, SamplingParams(), 1)
+    monkeypatch.setitem(readers.READERS, "completion", lambda *_: read)
+    made = readers.Readers(nothing, nothing)
+    with no_threads(), pytest.raises(ApiError) as refused:
+        await made.completion((b"x",), None, "a")
+    assert (refused.value.status, refused.value.body.error.code) == (503, "body_not_read")
+    assert await made.completion((b"x",), None, "a") == read
+    await made.aclose()
+
+
+async def test_what_there_is_no_process_for_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    read = CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex("a")), 1)
+    monkeypatch.setitem(readers.READERS, "completion", lambda *_: read)
+    made = readers.Readers(nothing, nothing)
+    monkeypatch.setattr(made._checker, "check", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no process")))
+    with pytest.raises(ApiError) as refused:
+        await made.completion((b"x",), None, "a")
+    assert (refused.value.status, refused.value.body.error.code) == (503, "body_not_read")
+    await made.aclose()
 
 
 async def test_who_floods_with_grammars_delays_another_client_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import subprocess
 import sys
+from unittest.mock import Mock
 
+import pytest
 import zmq
 from structlog.testing import capture_logs
 
@@ -96,3 +100,19 @@ asyncio.run(main())
 
 async def test_a_process_may_have_thousands_of_connections() -> None:
     assert shared_context().get(zmq.MAX_SOCKETS) == MAX_SOCKETS
+
+
+async def test_who_has_no_descriptor_left_says_so_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ServerChannel[Control].bind("tcp://127.0.0.1:0", CAPTURE) as server:
+        limit = server._limit
+        with capture_logs() as lines:
+            limit._look()
+            assert not lines
+            monkeypatch.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+            for _ in range(100):
+                limit._timer.cancel()
+                limit._look()
+        monkeypatch.undo()
+        assert [(line["event"], line["problem"]) for line in lines] == [
+            ("no connection can be accepted", "Too many open files")
+        ]
