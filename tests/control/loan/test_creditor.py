@@ -57,7 +57,10 @@ def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
         lending.state.members["p"] = make_member("p", incarnation=2)
         lending.ask()
     ((_, answer),) = lending.answers()
-    assert isinstance(answer, Refused) and answer.free_blocks == 0
+    # What is about this debtor says nothing of what others may have.
+    is_for_all = why == "draining"
+    assert isinstance(answer, Refused) and answer.is_kept is not is_for_all
+    assert answer.free_blocks == (0 if is_for_all else lending.state.lendable())
     assert (answer.reason == "the debtor is no member") == (why not in ("draining", "not its own"))
     assert lending.state.pool.num_free == 16 and lending.state.loans.num_spans == 0
 

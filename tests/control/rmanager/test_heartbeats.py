@@ -266,6 +266,25 @@ def test_who_comes_and_waits_makes_news_once() -> None:
     assert heartbeats.due(clock.now())
 
 
+def test_who_has_waited_elsewhere_before_it_came_makes_news_too() -> None:
+    clock = ManualClock(100.0)
+    state = make_state(num_blocks=4)
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 16))
+    assert heartbeats.due(clock.now())
+    heartbeats.build(0)
+    for _ in range(2):
+        clock.advance(2 * EARLY_S)
+        add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now() - 5.0)
+        assert not heartbeats.due(clock.now())
+        heartbeats.on_submitted("b")
+        assert heartbeats.due(clock.now())
+        heartbeats.build(0)
+        del state.sequences["b"]
+    heartbeats.on_submitted("gone")
+    assert not heartbeats.due(clock.advance(EARLY_S))
+
+
 def early(heartbeats: Heartbeats, state: RManagerState, clock: ManualClock, seconds: float, room_tokens: int) -> int:
     """Heartbeats of a full instance in so long, of a period that is longer, while somebody comes all the time."""
     count = 0

@@ -44,7 +44,7 @@ class Creditor:
         state = self._state
         if not message.num_blocks:
             state.earmarks.ask((sender, message.request_id), route, message.waited_s, 0, 0, now)
-        if reason := self._why_not(sender, message, now):
+        if reason := self._why_to_nobody(sender, message, now):
             is_draining = state.instance_state == "draining"
             refused = Refused(
                 span_id=message.span_id,
@@ -55,7 +55,10 @@ class Creditor:
             )
             state.emit(Answer(route, refused))
             return
-        if message.is_avoidable and (reason := self._why_not_avoidable()):
+        reason = self._why_not_to(sender, message, now)
+        if not reason and message.is_avoidable:
+            reason = self._why_not_avoidable()
+        if reason:
             refused = Refused(span_id=message.span_id, reason=reason, free_blocks=state.lendable(), is_kept=True)
             state.emit(Answer(route, refused))
             return
@@ -90,15 +93,22 @@ class Creditor:
         missing = min(num_blocks, self._state.settings.lendable_blocks) - granted
         return granted - (-missing // max(1, min(MAX_SHARERS, self._state.members.num_creditors)))
 
-    def _why_not(self, sender: str, message: TryMoveKvcache, now: float) -> str:
-        """Why nothing is lent to this debtor, however much is free; empty if it may have some.
+    def _why_to_nobody(self, sender: str, message: TryMoveKvcache, now: float) -> str:
+        """Why nothing is lent to whoever asks for what this one does; empty if that is not so."""
+        state = self._state
+        if state.instance_state != "ready" and not self._goes_on(sender, message, now):
+            return f"this instance is {state.instance_state}"
+        if state.serving.is_limited and state.loans.find(message.span_id) is None:
+            return state.serving.why()
+        return ""
+
+    def _why_not_to(self, sender: str, message: TryMoveKvcache, now: float) -> str:
+        """Why nothing is lent to this debtor, whatever others may have; empty if it may have some.
 
         A debtor that is newer than the member list here is refused too, and tries again later. One that is listed as
         dead is not: it asks.
         """
         state = self._state
-        if state.instance_state != "ready" and not self._goes_on(sender, message, now):
-            return f"this instance is {state.instance_state}"
         if message.debtor_id != sender:
             return "not the debtor's own asking"
         member = state.members.find(sender)
@@ -106,8 +116,6 @@ class Creditor:
             return "the debtor is no member"
         if self._reclaimer.is_cooling(sender, now):
             return "memory that was lent to the debtor is needed here"
-        if state.serving.is_limited and state.loans.find(message.span_id) is None:
-            return state.serving.why()
         return ""
 
     def _goes_on(self, sender: str, message: TryMoveKvcache, now: float) -> bool:

@@ -10,7 +10,7 @@ from collections import deque
 from heapq import nlargest
 
 from distkv.control.blocks import SlotState
-from distkv.control.request.sequence import Sequence
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.types import MAX_INT, ServingState
 from distkv.wire.messages.to_gmanager import (
@@ -188,10 +188,17 @@ class Heartbeats:
     def _newcomer_tokens(self) -> int:
         """Tokens that the newest of those that wait needs memory for, if it has come since the last heartbeat and may
         go where there is memory by the answer; else 0. Those that come next are sent elsewhere, too."""
-        newest = self._state.sequences.queue.waiting.youngest
-        if newest is None or newest.request.arrival <= self._last_at:
-            return 0
-        return self._state.movable_tokens(newest)
+        newest = self._newcomer()
+        return 0 if newest is None else self._state.movable_tokens(newest)
+
+    def _newcomer(self) -> Sequence | None:
+        """One that has waited elsewhere counts as older than it is here."""
+        sequences = self._state.sequences
+        youngest = sequences.queue.waiting.youngest
+        if youngest is not None and youngest.request.arrival > self._last_at:
+            return youngest
+        last = sequences.get(self._arrived[-1]) if self._arrived else None
+        return last if last is not None and last.state is SeqState.WAITING else None
 
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.instance_state == "ready" else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from distkv.control.blocks import SlotState
@@ -206,8 +206,9 @@ class Admission:
         return Needs(lacks, self._growth(seq, now), self._room(seq))
 
     def waiting_blocks(self) -> int:
-        """rBlocks that waiting requests need."""
-        return self._queue.unplaced_blocks + sum(self._holdings.unplaced_blocks(seq) for seq in self._queue.resuming)
+        """rBlocks that waiting requests need, also those that borrow."""
+        holding = chain(self._queue.resuming, self._state.sequences.acquiring)
+        return self._queue.unplaced_blocks + sum(map(self._holdings.unplaced_blocks, holding))
 
     def waiting_sizes(self, most: int) -> tuple[int, ...]:
         """rBlocks that each of those that wait longest lacks, oldest first, also of one that borrows."""

@@ -63,6 +63,11 @@ def test_what_the_oldest_lack_is_told_also_of_those_that_hold_some() -> None:
     borrows = admitting.wait("b", 9, arrival=1.0)
     admitting.admit()
     assert borrows.state is ACQUIRING
+    assert admitting.admission.waiting_blocks() == sum(
+        admitting.holdings.unplaced_blocks(seq)
+        for seq in admitting.state.sequences.values()
+        if seq.state is not RUNNING
+    )
     for number, size in enumerate((5, 3, 4)):
         admitting.wait(f"w{number}", size, arrival=2.0 + number)
     lacks = 9 - len(borrows.placement.unassigned_slots)
