@@ -186,9 +186,9 @@ class Refused(Message, frozen=True):
     free_blocks: Amount  #: rBlocks that could be lent now
     #: the creditor drains, and lends only to requests that have memory there and no other place
     is_draining: bool = False
-    retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
-    #: what is free is kept from this request: for one that waits, or because its own instance could hold it;
-    #: `free_blocks` is what others could have
+    retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may, for so long as far as it can tell
+    #: what is free is kept from this request: for one that waits, because its own instance could hold it, or for what
+    #: its debtor is; `free_blocks` is what others could have
     is_kept: bool = False
 
 
@@ -298,7 +298,8 @@ class Submit(Message, frozen=True):
     timeout_s: Seconds | None = None
     prompt_token_ids: PackedIdsInPlace | None = None  #: the prompt as token ids, which are taken as they are
     can_move: bool = False  #: the client sends it to another instance when `RequestEnded.go_to` says so
-    #: since it was first sent to an instance; of that up to 30 s count as if it had waited here
+    #: since it was first sent to an instance; of that up to 30 s count for its age here, where others may pass it for
+    #: 2 s all the same
     waited_s: Seconds = 0.0
 
     def __post_init__(self) -> None:
