@@ -21,6 +21,7 @@ GREETING_BYTES = 512
 """More than a greeting, a handshake and an identity take, and less than any message and these."""
 REPORT_S = 10.0
 
+_log = structlog.get_logger()
 _EVENTS = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
@@ -57,7 +58,8 @@ class ConnectionLimit:
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            self._report("no connection can be accepted", problem=error.strerror)
+            if self._may_report():
+                _log.warning("no connection can be accepted", port=self.port, problem=error.strerror)
 
     def _follow(self, event: int, descriptor: int) -> None:
         self._maybe_silent.pop(descriptor, None)
@@ -67,7 +69,8 @@ class ConnectionLimit:
         self._maybe_silent[descriptor] = None
         self.descriptors.add(descriptor)
         if len(self.descriptors) > self._most:
-            self._report("too many connections", limit=self._most)
+            if self._may_report():
+                _log.warning("too many connections", port=self.port, limit=self._most)
             self._shut_one(newest=descriptor)
 
     def _shut_one(self, newest: int) -> None:
@@ -81,8 +84,9 @@ class ConnectionLimit:
         self.descriptors.discard(newest)
         shut_down(newest, port=self.port)
 
-    def _report(self, event: str, **facts: object) -> None:
+    def _may_report(self) -> bool:
         now_s = time.monotonic()
-        if now_s - self._reported_s >= REPORT_S:
+        is_due = now_s - self._reported_s >= REPORT_S
+        if is_due:
             self._reported_s = now_s
-            structlog.get_logger().warning(event, port=self.port, **facts)
+        return is_due
