@@ -18,6 +18,7 @@ from typing import IO
 
 import msgspec
 
+from distkv import threads
 from distkv.errors import ConfigError, InvalidParams
 from distkv.process_priority import begin_helper
 from distkv.structured_output import FIELD, StructuredOutput
@@ -92,7 +93,7 @@ class GrammarChecker:
         answer: bytes | None = None
         watchdog = Timer(ANSWER_S, process.kill)
         watchdog.daemon = True
-        watchdog.start()
+        threads.start(watchdog)
         try:
             _write(process.stdin, msgspec.msgpack.encode(output))
             answer = _read(process.stdout)

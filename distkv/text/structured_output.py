@@ -27,7 +27,7 @@ WHITESPACE = r" ?|\n[ \t]{0,20}"
 MAX_GBNF = 16384
 """It is read by Python, which takes up to 25 µs for a character."""
 _MOST_WORDS = 500
-_IS_LARK = re.compile(r"^[ \t]*(%llguidance\b|[?!]?start[ \t]*(\[[^\]]*\][ \t]*)?:(?!:=))", re.M)
+_IS_LARK = re.compile(r"^[ \t]*(%llguidance\b|[?!]?start[ \t]*(\[|:(?!:=)))", re.M)
 
 
 class _OfSchema(msgspec.Struct):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import islice
+from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -31,8 +30,6 @@ _JOINS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 """What decoders of SentencePiece vocabularies consist of."""
 _FEW = 1000
 """So few ids are decoded in a third of a millisecond."""
-_LOOKS_BACK = 64
-"""So many tokens of a prompt are looked through for one that stands for text by itself."""
 
 
 class TextTooLong(Exception):
@@ -160,10 +157,16 @@ class Tokenizer:
         """A decoder for one output that grows token by token. after: the prompt that it continues: where a text begins,
         SentencePiece drops a space, which here stands between the two."""
         stream, left_out = self._stream(), self._special_ids if skip_special_tokens else frozenset[int]()
-        for token_id in islice(reversed(after), _LOOKS_BACK):
-            if token_id not in left_out and stream.follow(token_id):
-                break
+        last = next((token_id for token_id in reversed(after) if token_id not in left_out), None)
+        if last is not None and not stream.follow(last) and self._text_token is not None:
+            stream.follow(self._text_token)
         return IncrementalDecoder(left_out, stream)
+
+    @cached_property
+    def _text_token(self) -> int | None:
+        """One that stands for text by itself; None if all are special, or parts of characters."""
+        ordinary = (one for one in range(self._backend.get_vocab_size()) if one not in self._special_ids)
+        return next((one for one in ordinary if self._stream().follow(one)), None)
 
     def _stream(self) -> TextStream:
         if self._decoder_kinds == ["ByteLevel"]:

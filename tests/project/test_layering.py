@@ -31,6 +31,7 @@ LEAVES = {
     "process_priority",
     "places",
     "recent_peak",
+    "threads",
     "token_ids",
     "checksums",
     "packed_numbers",

@@ -24,7 +24,7 @@ from distkv.wire.messages.common import Member
 class Letters:
     """A decoder whose every token is a letter; one in three is held back until the next."""
 
-    def __init__(self, skip_special_tokens: bool) -> None:
+    def __init__(self, skip_special_tokens: bool, after: Sequence[int]) -> None:
         self._held = ""
 
     def push(self, token_ids: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ GOOD = {
     "lark with options": StructuredOutput.grammar('%llguidance {}\nstart: "a"'),
     "lark with a rule that leaves no node": StructuredOutput.grammar('?start: "a"'),
     "lark with a bound": StructuredOutput.grammar("start[max_tokens=3]: /a+/"),
+    "lark with an end": StructuredOutput.grammar('start[stop="]"]: /a+/'),
     "gbnf": StructuredOutput.grammar('root ::= "a" | [0-9]+ b\nb ::= "x"{2,3}'),
     "largest": StructuredOutput.grammar('start: "a"' + "\n" * 65000),
 }

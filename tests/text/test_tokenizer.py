@@ -117,10 +117,11 @@ def test_a_space_behind_a_prompt_is_kept_whatever_the_prompt_ends_with() -> None
     tokenizer = TOKENIZERS["byte fallback"]
     space_s, special = tokenizer.encode("s"), [one for one in range(400) if tokenizer.is_special(one)][:1]
     assert special and tokenizer.decode(space_s) == "s"
-    for end in ([], special, tokenizer.encode("🙂")[1:]):
+    for end in ([], special, tokenizer.encode("🙂")[1:], tokenizer.encode("🙂" * 200)[1:]):
         stream = tokenizer.stream(after=[*tokenizer.encode("."), *end])
         assert stream.push(space_s) + stream.finish() == " s"
     assert tokenizer.stream(after=special).push(space_s) == "s"
+    assert tokenizer.stream(after=tokenizer.encode("🙂")[1:]).push(space_s) == " s"
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback"])

@@ -10,6 +10,7 @@ from distkv.errors import DistKVError, InvalidParams
 from distkv.places import SharedPlace
 from distkv.structured_output import FIELD, StructuredOutput
 from distkv.text.grammar_checker import GrammarChecker
+from distkv.threads import in_thread
 from distkv.wire.messages.envelope import ToWorker
 from distkv.wire.messages.from_worker import Compiled
 from distkv.wire.messages.to_worker import Compile, Forget
@@ -51,7 +52,7 @@ class Grammars:
         if output not in self._ids:
             # One at a time: threads are for the prompts of others.
             async with self._place.take(route, len(output.text)):
-                await asyncio.to_thread(self._checker.check, output)
+                await in_thread(None, self._checker.check, output)
         grammar_id = self._ids.get(output)
         if grammar_id is None:
             if self._held_bytes + len(output.text) > MAX_HELD_BYTES:

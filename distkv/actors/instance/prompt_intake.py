@@ -24,6 +24,7 @@ from distkv.errors import ConfigError, InvalidParams, context_length_exceeded
 from distkv.places import Places
 from distkv.text.bad_words import bad_word_ids
 from distkv.text.tokenizer import TextTooLong, Tokenizer
+from distkv.threads import in_thread
 from distkv.token_ids import ID_BYTES, unpack
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
@@ -151,7 +152,7 @@ class PromptIntake:
                 pool_tokens=most,
             )
         except OSError as error:
-            reason = f"no process can be started to check its grammar: {error.strerror}"
+            reason = f"the system has no thread or process to read the prompt with: {error.strerror}"
             refusal = RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)
         except Exception:
             self._log.error("a prompt was not read", request_id=submit.request_id, exc_info=True)
@@ -182,8 +183,8 @@ class PromptIntake:
         assert self._tokenizer is not None
         async with self._threads.take(_size(submit)):
             try:
-                return await asyncio.to_thread(tokenized, submit, given, self._tokenizer, route, most=most)
-            except (InvalidParams, TextTooLong):
+                return await in_thread(None, tokenized, submit, given, self._tokenizer, route, most=most)
+            except (InvalidParams, TextTooLong, BlockingIOError):
                 raise
             except Exception as error:  # the library raises bare Exception
                 raise CannotEncode(f"the tokenizer cannot encode the prompt: {error}") from error

@@ -22,7 +22,7 @@ from distkv.client.local.drain_watch import DrainWatch, OnWaiting
 from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
 from distkv.config import DEMO_MODEL, GManagerConfig, settings_of
 from distkv.endings import describe_exit
-from distkv.errors import ClusterUnreachable, ConfigError, DistKVError, StartupFailed
+from distkv.errors import ClusterUnreachable, ConfigError, RequestFailed, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
 from distkv.wire.address import join_host_port
 
@@ -151,12 +151,13 @@ class LocalCluster:
 
     @contextmanager
     def noting_deaths(self) -> Iterator[None]:
-        """What fails within it has a note on each own process that has ended: how, and what it said last."""
+        """What fails for want of the cluster within it has a note on each own process that has failed: how it ended,
+        and what it said last."""
         try:
             yield
-        except DistKVError as error:
+        except (RequestFailed, ClusterUnreachable) as error:
             for child in self.processes:
-                if child.exit_code is not None:
+                if child.exit_code:
                     error.add_note(f"{child.name} has ended: {describe_exit(child.exit_code)}\n{child.last_log()}")
             raise
 

@@ -85,7 +85,7 @@ class CompletionWriter:
             self._offsets[index] = 0
             yield CompletionChoice(index=index, text=self.echoed[choice.prompt_index])
         if chunk.text or chunk.finish_reason is not None or self.logprobs:
-            logprobs = self._logprobs(index, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
+            logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
             yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
 
     def event(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
@@ -127,16 +127,16 @@ class CompletionWriter:
                 text = self.echoed[choice.prompt_index]
             start = self._reported.get(index, 0)
             self._reported[index] = start + len(found)
-            logprobs = self._logprobs(index, choice.prompt[start : start + len(found)], found)
+            logprobs = self._logprobs(choice, choice.prompt[start : start + len(found)], found)
         of_prompt = self.texts.prompt(found) if self.prompt_logprobs else msgspec.UNSET
         return CompletionChoice(index=index, text=text, logprobs=logprobs, prompt_logprobs=of_prompt)
 
     def _logprobs(
-        self, index: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self, choice: Choice, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        offset = self._offsets.get(index, 0)
-        begin_text = self.echoed is not None and not offset
-        *starts, self._offsets[index] = self.texts.starts(token_ids, offset, begin_text=begin_text)
+        offset = self._offsets.get(choice.index, 0)
+        begin_text = not offset and (self.echoed is not None or not any(map(self.texts.width, choice.prompt)))
+        *starts, self._offsets[choice.index] = self.texts.starts(token_ids, offset, begin_text=begin_text)
         return self.texts.completion(token_ids, found, starts)
 
 

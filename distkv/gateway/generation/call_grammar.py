@@ -38,7 +38,9 @@ def schema_of_calls(use: ToolUse, tools: Collection[Tool]) -> dict[str, Any]:
     ApiError 400 for parameters that are no object."""
     functions = [tool.function for tool in tools if tool.function.name in use.names]
     if use.kind == NAMED:
-        return _parameters(functions[0])
+        schema = _parameters(functions[0])
+        root = "#/$defs/0"
+        return schema if _is_object(schema) else _reference(schema, root) | {"$defs": {"0": _moved(schema, root)}}
     call, definitions = _call(functions, "parameters")
     most = {"maxItems": 1} if use.only_one else {}
     return {"type": "array", "minItems": 1, **most, "items": call, "$defs": definitions}
@@ -71,16 +73,17 @@ def _spaced(schema: dict[str, Any]) -> str:
 
 def _call(functions: Sequence[FunctionDefinition], member: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of a call whose arguments are this member, and what it refers to."""
+    schemas = {f"#/$defs/{place}": _parameters(one) for place, one in enumerate(functions)}
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": one.name}, member: {"$ref": f"#/$defs/{place}"}},
+            "properties": {"name": {"const": one.name}, member: _reference(schema, root)},
             "required": ["name", member],
             "additionalProperties": False,
         }
-        for place, one in enumerate(functions)
+        for one, (root, schema) in zip(functions, schemas.items(), strict=True)
     ]
-    definitions = {str(place): _moved(_parameters(one), f"#/$defs/{place}") for place, one in enumerate(functions)}
+    definitions = {str(place): _moved(schema, root) for place, (root, schema) in enumerate(schemas.items())}
     return {"anyOf": calls}, definitions
 
 
@@ -90,7 +93,17 @@ def _parameters(function: FunctionDefinition) -> dict[str, Any]:
     kind = schema.get("type", "object")
     if "object" not in (kind if isinstance(kind, list) else [kind]):
         raise invalid(f"tools: parameters of {function.name!r} are of type {kind!r}, expected 'object'", "tools")
-    return schema | {"type": "object"}
+    return schema
+
+
+def _is_object(schema: dict[str, Any]) -> bool:
+    return bool(schema.get("type") == "object")
+
+
+def _reference(schema: dict[str, Any], root: str) -> dict[str, Any]:
+    """To a schema that is at `root`, where only its objects count: what it says of itself, as of the end of a list, may
+    be something else."""
+    return {"$ref": root} | ({} if _is_object(schema) else {"type": "object"})
 
 
 def _moved(schema: Any, root: str) -> Any:

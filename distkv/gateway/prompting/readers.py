@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
 from distkv.places import Places, SharedPlace
 from distkv.text.grammar_checker import GrammarChecker
+from distkv.threads import in_thread
 
 SHORT_BYTES = 64 * 2**10
 THREADS = 2
@@ -36,7 +37,6 @@ PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
 T = TypeVar("T", bound=Outcome)
 C = TypeVar("C", CompletionRead, ChatRead)
-R = TypeVar("R")
 # Made here, for that takes ten milliseconds.
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -85,11 +85,11 @@ class Readers:
             return read
         try:
             async with self._check_place.take(client, len(output.text)):
-                await _in_thread(self._checks, self._checker.check, output)
+                await in_thread(self._checks, self._checker.check, output)
         except InvalidParams as error:
             raise refused(read.constraint_param, error) from None
         except OSError as error:
-            raise _not_read(f"no process can be started: {error.strerror}") from None
+            raise _not_read(f"the system has no thread or process for it: {error.strerror}") from None
         return read
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
@@ -97,7 +97,10 @@ class Readers:
             found = await self._long.read(Task(kind, most), parts)
         else:
             async with self._places.take(size):
-                found = await _in_thread(self._threads, READERS[kind], self._model, b"".join(parts), most)
+                try:
+                    found = await in_thread(self._threads, READERS[kind], self._model, b"".join(parts), most)
+                except BlockingIOError as error:
+                    raise _not_read(f"the system has no thread for it: {error.strerror}") from None
         assert isinstance(found, expected)
         return found
 
@@ -161,15 +164,6 @@ class LongBodies:
 def _not_read(why: str) -> ApiError:
     structlog.get_logger().warning("a body was not read", reason=why)
     return unavailable(why, "body_not_read")
-
-
-async def _in_thread(threads: ThreadPoolExecutor, function: Callable[..., R], *arguments: Any) -> R:
-    """What the function returns. Raises as it does, and ApiError where the system gives no thread for it."""
-    try:
-        future = threads.submit(function, *arguments)
-    except RuntimeError as error:
-        raise _not_read(str(error)) from None
-    return await asyncio.wrap_future(future)
 
 
 async def _write_frame(process: asyncio.subprocess.Process, parts: Sequence[bytes]) -> None:

@@ -95,9 +95,10 @@ def read_completion(model: ServedModel, raw: bytes, most: int | None) -> Complet
         prompt_logprobs=body.logprobs if body.echo else None,
     )
     found = _constraint(model, body)
-    default = model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
-    has_room = body.max_tokens is None and (most is None or default < most)
-    truncation = truncation_of(body, max(least, default) if has_room else least, most)
+    beside = least
+    if body.max_tokens is None and body.truncate_prompt_tokens == -1:
+        beside = max(least, min(DEFAULT_MAX_TOKENS, model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS)))
+    truncation = truncation_of(body, beside, most)
     prompts = []
     for ids, text in completion_prompts(model, body, least, most, truncation):
         echoed = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from distkv.text.tokenizer import TextTooLong
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
+from tests.threads import NO_THREAD, no_threads
 from tests.token_ids import prompt_fields
 from tests.waiting import until
 
@@ -304,6 +306,22 @@ async def test_what_the_tokenizer_cannot_encode_is_refused(tasks: asyncio.TaskGr
     recorder.submit("r", "text")
     await recorder.read_out()
     assert recorder.answers[0].kind == "refused" and "no unknown token" in recorder.answers[0].reason
+
+
+async def test_what_there_is_no_thread_for_may_be_sent_again(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup
+) -> None:
+    recorder = Recorder(tokenizer, tasks)
+    tokenizer.go.set()
+    # The loop keeps its threads: none is idle in a process that has just begun.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    with no_threads():
+        recorder.submit("r", "text")
+        await recorder.read_out()
+    (answer,) = recorder.answers
+    assert (answer.kind, answer.retryable) == ("failed", True) and NO_THREAD in answer.reason
+    recorder.submit("again", "text")
+    await recorder.handled(1)
 
 
 async def test_a_mistake_of_ours_is_not_called_the_users(

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distkv import ConfigError, DistKVError, LocalCluster, RequestOutput, SamplingParams, StartupFailed
+from distkv import ConfigError, DistKVError, InvalidParams, LocalCluster, RequestOutput, SamplingParams, StartupFailed
 from distkv.client.local import launch
 from distkv.client.local.cluster_settings import ClusterSettings
 
@@ -148,6 +148,9 @@ def test_what_fails_since_an_instance_died_says_how_it_ended(model):
             with pytest.raises(DistKVError) as caught:
                 ask()
             assert "instance i0 has ended: it was killed by SIGKILL" in "\n".join(caught.value.__notes__)
+        with pytest.raises(InvalidParams) as invalid, cluster.noting_deaths():
+            raise InvalidParams("temperature", "a number", "hot")
+        assert not hasattr(invalid.value, "__notes__"), "no death has to do with that"
 
 
 def test_the_worker_of_an_instance_killed_by_others_ends_too(model):

@@ -49,7 +49,10 @@ async def test_as_many_of_the_default_as_fit(start: Start, with_defaults: Callab
     await gateway.complete([1] * 3)
     assert gateway.submits()[-1].params.max_tokens == 17
     await gateway.complete([1] * 40, truncate_prompt_tokens=-1)
+    assert (prompt_of(gateway.submits()[-1]), gateway.submits()[-1].params.max_tokens) == ((1,) * 4, 16)
+    await gateway.complete([1] * 40, truncate_prompt_tokens=19)
     assert (prompt_of(gateway.submits()[-1]), gateway.submits()[-1].params.max_tokens) == ((1,) * 19, 1)
+    error_of(await gateway.complete([1] * 40, truncate_prompt_tokens=20), 400, "truncate_prompt_tokens")
 
 
 async def test_parameters_reach_the_instance(start: Start) -> None:

@@ -87,6 +87,10 @@ def test_the_arguments_of_one_function() -> None:
     assert validator_for(taken).is_valid({}) and not validator_for(taken).is_valid({"x": 1})
 
 
+LIST = {"type": ["object", "null"], "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+"""Its end is no object."""
+
+
 @pytest.mark.parametrize(
     ("parameters", "good", "bad"),
     [
@@ -94,6 +98,7 @@ def test_the_arguments_of_one_function() -> None:
         ({"properties": {"x": {"type": "integer"}}}, [{}, {"x": 1}], [{"x": "1"}, 7]),
         ({"type": ["object", "null"]}, [{}, {"x": 1}], [None]),
         ({"$ref": "#/$defs/X", "$defs": {"X": {"required": ["x"]}}}, [{"x": 1}], [{}, 7]),
+        (LIST, [{"next": None}, {"next": {"next": None}}], [None, {}, {"next": 7}]),
     ],
 )
 def test_arguments_are_an_object_also_where_their_schema_does_not_say_so(

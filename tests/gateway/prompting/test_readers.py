@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import subprocess
 import sys
 import termios
 import threading
@@ -207,10 +208,29 @@ async def test_what_there_is_no_process_for_may_be_sent_again(monkeypatch: pytes
     read = CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex("a")), 1)
     monkeypatch.setitem(readers.READERS, "completion", lambda *_: read)
     made = readers.Readers(nothing, nothing)
-    monkeypatch.setattr(made._checker, "check", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no process")))
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no process")))
     with pytest.raises(ApiError) as refused:
         await made.completion((b"x",), None, "a")
     assert (refused.value.status, refused.value.body.error.code) == (503, "body_not_read")
+    monkeypatch.undo()
+    await made.aclose()
+
+
+async def test_a_grammar_that_there_is_no_thread_for_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the threads of the gateway and the process that checks are there: each check has a watchdog."""
+    nothing: Any = None
+
+    def read(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
+        return CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex(raw.decode())), 1)
+
+    monkeypatch.setitem(readers.READERS, "completion", read)
+    made = readers.Readers(nothing, nothing)
+    for _ in range(2):
+        await asyncio.gather(*(made.completion((b"a",), None, "a") for _ in range(readers.THREADS)))
+    with no_threads(), pytest.raises(ApiError) as refused:
+        await made.completion((b"b",), None, "a")
+    assert (refused.value.status, refused.value.body.error.code) == (503, "body_not_read")
+    assert (await made.completion((b"b",), None, "a")).params.structured_output == StructuredOutput.regex("b")
     await made.aclose()
 
 
