@@ -57,6 +57,20 @@ class LineWriter:
         until_s = time.monotonic() + seconds
         while (thread := self._thread) is not None and (left_s := until_s - time.monotonic()) > 0:
             thread.join(left_s)
+        with self._lock:
+            while self._thread is None and self._waiting and self._write_until(self._waiting[0], until_s):
+                self._waiting.popleft()
+
+    def _write_until(self, line: str, until_s: float) -> bool:
+        """Whether all of it was taken by then, where no thread could be started to wait for that."""
+        text = line + "\n"
+        for start in range(0, len(text), AT_ONCE_BYTES // 4):
+            if self._poll is not None and not self._poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                return False
+            with contextlib.suppress(OSError, ValueError):
+                self._out.write(text[start : start + AT_ONCE_BYTES // 4])
+                self._out.flush()
+        return True
 
     def _takes(self, line: str) -> bool:
         if self._poll is None:

@@ -85,6 +85,14 @@ def test_where_no_thread_can_be_started_the_next_line_tries_again(read: Read) ->
     assert read.lines(3) == lines and not read.num_left_out
 
 
+def test_last_words_are_written_where_no_thread_can_be_started(read: Read) -> None:
+    lines = ["a traceback" + " " * 2 * AT_ONCE_BYTES, "and the last word"]
+    with no_threads():
+        for line in lines:
+            read.writer.write(line)
+    assert read.rest() == lines
+
+
 def test_more_than_can_wait_is_left_out_and_counted(read: Read) -> None:
     size = 4 * AT_ONCE_BYTES
     most = MOST_WAITING_CHARACTERS // size

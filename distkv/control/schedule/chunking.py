@@ -123,6 +123,8 @@ class Chunking:
             self._withheld += 1
             return Allowance(self, None, 0)
         self._withheld = 0
+        if not self._decodes_s:  # those that were to be measured were not timed
+            return Allowance(self, None, most)
         most = min(most, _size(int(self._largest * GROWTH)))
         return Allowance(self, self._excess * self._decodes_s, most)
 

@@ -75,8 +75,9 @@ class Holdings:
         state.sequences.wait(seq, now)
 
     def preempt(self, seq: Sequence, now: float, why: str) -> None:
-        """Take everything from a running sequence; others may have it first."""
-        self._state.histories.note(seq.request_id, "preempted", why=why, blocks=seq.size_blocks)
+        """Take everything that a sequence holds; others may have it first."""
+        held = seq.size_blocks - seq.placement.counts.unplaced
+        self._state.histories.note(seq.request_id, "preempted", why=why, blocks=held)
         self._state.counters.preemptions += 1
         self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.request.tokens)))
         self.restart(seq, now)

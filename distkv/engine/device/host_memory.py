@@ -44,6 +44,8 @@ def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
 
 
 def _kept_bytes(stat: Path, prefix: str) -> int:
-    """Of files that were read or written, which give way to whoever needs memory."""
+    """Of files that were read or written, and what the system keeps of directories, where that is told: they give way
+    to whoever needs memory."""
     facts = dict(line.split() for line in stat.read_text().splitlines())
-    return sum(int(facts.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+    names = (f"{prefix}inactive_file", f"{prefix}active_file", "slab_reclaimable")
+    return sum(int(facts.get(name, 0)) for name in names)

@@ -43,7 +43,7 @@ class UnfinishedMessages:
         self._on_shut = on_shut
         self._read_bytes: dict[int, int] = {}
         self._to_look_at: list[int] = []
-        self._slice = 0
+        self._slice, self._pause_s = 0, ROUND_S
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(ROUND_S, self._look)
 
@@ -59,10 +59,10 @@ class UnfinishedMessages:
         if not self._to_look_at:
             self._to_look_at = list(self._connections)
             self._slice = len(self._to_look_at) // SLICES + 1
+            # Who has one connection, as clients have, is not woken for empty slices.
+            self._pause_s = ROUND_S * self._slice / max(len(self._to_look_at), self._slice)
         looked_at = self._to_look_at[-self._slice :]
-        # Who has one connection, as clients have, is not woken for empty slices.
-        pause_s = ROUND_S * self._slice / max(len(self._connections), self._slice)
-        self._timer = self._loop.call_later(pause_s, self._look)
+        self._timer = self._loop.call_later(self._pause_s, self._look)
         del self._to_look_at[-self._slice :]
         for descriptor in looked_at:
             self._look_at(descriptor)

@@ -220,6 +220,16 @@ def test_the_worker_is_told_to_link_anew_where_the_path_has_failed_since_the_cre
     asking.borrower.validate()
 
 
+def test_the_worker_is_told_to_link_anew_where_the_path_has_failed_since_it_was_linked() -> None:
+    asking, borrow = unlinked("p")
+    linked(asking, "p")
+    asking.state.paths.failed(Path("me", "p"), "its partials are missing", asking.clock.now())
+    ask = asking_for(borrow)
+    asking.state.commands.clear()
+    assert asking.grant("p", ask, 2) and borrow.linking
+    assert [body.instance_id for body in bodies(asking) if isinstance(body, Link)] == ["p"]
+
+
 @pytest.mark.parametrize("first", ["the grant", "the link"])
 def test_a_creditor_that_cannot_be_reached_is_passed_over(first: str) -> None:
     """It grants all the same, however often it is asked."""

@@ -278,6 +278,7 @@ def test_who_has_waited_elsewhere_before_it_came_makes_news_too() -> None:
         add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now() - 5.0)
         assert not heartbeats.due(clock.now())
         heartbeats.on_submitted("b")
+        heartbeats.on_submitted("began at once")
         assert heartbeats.due(clock.now())
         heartbeats.build(0)
         del state.sequences["b"]

@@ -237,6 +237,16 @@ def test_the_first_step_beside_decodes_has_a_measure() -> None:
     assert steps.plan(4, [(0, 1000)]) == [(0, LEAST_TOKENS)]
 
 
+def test_decodes_whose_steps_nobody_timed_set_no_limit() -> None:
+    chunking = Chunking(256, 2.0)
+    chunking.observe(0, [(0, 64)], 0.01)
+    found = []
+    for _ in range(6):
+        found.append(chunking.allowance(4).tokens(0))
+        chunking.observe(4, [], 0.0)
+    assert found == 2 * [0, 0, 252], "two steps without a chunk would measure"
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_stalls_hardly_move_the_estimates(seed: int) -> None:
     steps = Steps(Machine(key=0.0, stall=0.02, noise=0.02, draw=Random(seed)))

@@ -39,7 +39,13 @@ def test_the_tightest_group_counts_and_files_give_way(tmp_path: Path) -> None:
     """The pool of a container of 2 GiB was made for the machine, and filling it ended the worker."""
     groups = tmp_path / "cgroup"
     groups.write_text("0::/a/b\n")
-    write(tmp_path / "a", max=9 * MIB, current=8 * MIB, stat="inactive_file 1048576\nactive_file 2097152\nshmem 7")
+    stat = "inactive_file 1048576\nactive_file 2097152\nshmem 7\nslab_reclaimable 1048576"
+    write(
+        tmp_path / "a",
+        max=9 * MIB,
+        current=9 * MIB,
+        stat=stat,
+    )
     write(tmp_path / "a/b", max=40 * MIB, current=3 * MIB, stat="inactive_file 0")
     assert host_memory(groups, tmp_path) == HostMemory(9 * MIB, 4 * MIB, 4 * MIB)
     write(tmp_path / "a", current=99 * MIB)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from distkv.wire.sockets import unfinished_messages
-from distkv.wire.sockets.unfinished_messages import HEADER_BYTES, SLICES, UnfinishedMessages
+from distkv.wire.sockets.unfinished_messages import HEADER_BYTES, ROUND_S, SLICES, UnfinishedMessages
 
 MESSAGE_BYTES = 1000
 LIMIT_BYTES = 2 * MESSAGE_BYTES
@@ -89,6 +89,23 @@ async def test_what_waits_for_a_process_that_stood_still_does_not_count(watched:
     assert not watched.look()
     watched.waits = False
     assert watched.look() == 1
+
+
+async def test_a_round_takes_no_longer_when_connections_close_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes then would be looked at a round later than it should."""
+    monkeypatch.setattr(unfinished_messages, "received_bytes", lambda descriptor: 0)
+    connections = set(range(1000))
+    watch = UnfinishedMessages(connections, MESSAGE_BYTES, lambda: True, lambda: None)
+    watch.close()
+    watch._look()
+    watch.close()
+    connections.clear()
+    pauses_s = 0.0
+    while watch._to_look_at:
+        watch._look()
+        watch.close()
+        pauses_s += watch._pause_s
+    assert pauses_s <= ROUND_S
 
 
 async def test_a_round_looks_at_every_connection_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,14 +171,13 @@ class CreditorLinks(Generic[Use]):
         link: TensorLink | None = None
         try:
             link = self._open_link(attempt.member)
-        except LinkError as error:
+        except (LinkError, RuntimeError) as error:  # of a link that needs a thread which is not to be had
             attempt.why = error.why if isinstance(error, LinkClosed) else str(error)
         with self._lock:
             if self._attempts.get(key) is not attempt:
                 attempt.why = attempt.why or "the member list changed"
-            elif link is not None:
+            elif link is not None and (creditor := self._made(link, attempt)) is not None:
                 self._pauses_s.pop(instance_id, None)
-                creditor = self._make(link, instance_id, lambda: self._silent(instance_id))
                 self._opened[key], link = Opened(incarnation, link, creditor), None
                 del self._attempts[key]
             else:
@@ -189,6 +188,14 @@ class CreditorLinks(Generic[Use]):
             link.abort()
         for report in reports:
             report(attempt.why)
+
+    def _made(self, link: TensorLink, attempt: Attempt) -> Use | None:
+        instance_id = attempt.member.instance_id
+        try:
+            return self._make(link, instance_id, lambda: self._silent(instance_id))
+        except RuntimeError as error:
+            attempt.why = str(error)
+            return None
 
     def _silent(self, instance_id: str) -> None:
         """A creditor let a step wait for its partials until the timeout: nobody waits for it by another link."""

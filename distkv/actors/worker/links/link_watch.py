@@ -61,8 +61,9 @@ class LinkWatch:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="link watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="link watch", daemon=True)
+                thread.start()
+                self._thread = thread
             os.eventfd_write(self._wake, 1)
 
     def _run(self) -> None:

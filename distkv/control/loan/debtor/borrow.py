@@ -59,6 +59,11 @@ class Borrow:
     move: MoveKvcache | None = None
     granted: int = 0
 
+    @property
+    def asks_others(self) -> bool:
+        """Whether the gManager may be asked for more creditors: not where one was planned, or any number helps."""
+        return self.purpose is Purpose.PLACE or (self.purpose is not Purpose.PLANNED and not self.grants)
+
     def note_refusal(self, creditor_id: str, free_blocks: int) -> None:
         """This creditor has granted less than it was asked for, and may lend so many more."""
         self.refusals.pop(creditor_id, None)

@@ -220,6 +220,8 @@ class Borrower:
         if message.problem:
             return self._cannot_reach(message.instance_id, message.problem, now)
         self._paths.linked(self._to(message.instance_id))
+        for borrow in self._book.trying_at(message.instance_id):
+            borrow.has_asked_for_link = False  # it was answered
         for borrow in self._book.take_linking(message.instance_id):
             self._try_next(borrow, now)
         return []
@@ -308,7 +310,7 @@ class Borrower:
         creditor_id = self._candidates.take_next(borrow) if missing > 0 else None
         if creditor_id is not None:
             self._try(borrow, creditor_id, missing, now)
-        elif missing > 0 and borrow.rounds < MAX_ROUNDS and _asks_others(borrow):
+        elif missing > 0 and borrow.rounds < MAX_ROUNDS and borrow.asks_others:
             self._query(borrow, now)
         else:
             self.end(borrow)
@@ -393,8 +395,3 @@ class Borrower:
         assert all(borrow_id in self._due for borrow_id in self.active), "a borrow would wait for ever"
         self._due.validate()
         self._limits.validate()
-
-
-def _asks_others(borrow: Borrow) -> bool:
-    """Whether the gManager may be asked for more creditors: not where one was planned, or any number helps."""
-    return borrow.purpose is Purpose.PLACE or (borrow.purpose is not Purpose.PLANNED and not borrow.grants)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import nlargest
+from itertools import islice
 
 from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import SeqState, Sequence
@@ -28,6 +29,8 @@ PlacementMap = dict[tuple[str, bool], int]
 """Blocks here by request, and whether they are of a request served here."""
 KEPT_HEARTBEATS = 64
 """Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
+LOOKED_AT = 8
+"""Of those that came last, for one that waits."""
 EARLY_S = 0.1
 IN_VAIN, IN_VAIN_S = 4, 1.0
 """Early heartbeats for requests that come while the gManager's last answer knew no room for them: so many at once,
@@ -197,8 +200,8 @@ class Heartbeats:
         youngest = sequences.queue.waiting.youngest
         if youngest is not None and youngest.request.arrival > self._last_at:
             return youngest
-        last = sequences.get(self._arrived[-1]) if self._arrived else None
-        return last if last is not None and last.state is SeqState.WAITING else None
+        last = (sequences.get(name) for name in islice(reversed(self._arrived), LOOKED_AT))
+        return next((one for one in last if one is not None and one.state is SeqState.WAITING), None)
 
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.instance_state == "ready" else 0

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of
 from distkv.engine.attention.fetch.link import FetchLink, Part
+from distkv.errors import LinkClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,12 @@ class PieceReader:
             self._empty.put(buffer)
         self._next = 0
         name = f"fetch from {link.creditor_id}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system gives no more of them
+            self._thread = None
+            self._filled.put(LinkClosed(link.creditor_id, str(error)))
 
     def next(self) -> Tensor:
         """The next piece, uint8 on the host; waits for it. Raises LinkError and WireError. It holds until `release`."""
@@ -67,7 +72,8 @@ class PieceReader:
         if self._next < len(self._pieces):
             self._link.end()
         self._empty.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         for piece in self._pieces:
