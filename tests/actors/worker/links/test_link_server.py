@@ -178,6 +178,8 @@ def test_a_peer_that_goes_away_is_no_error(worker: Worker, link: TensorLink) -> 
 
 
 def test_a_link_for_which_there_is_no_thread_ends_and_no_other(worker: Worker, link: TensorLink) -> None:
+    link.send(ReadBlocks(slots=(0,)))
+    assert link.recv(DEADLINE_S)[0] == Blocks(num_blocks=1), "it has its thread"
     with no_threads(), capture_logs() as lines:
         refused = join(worker)
         assert ended(refused)
