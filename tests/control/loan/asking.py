@@ -49,3 +49,17 @@ class Asking:
     def refuse(self, sender: str, ask: TryMoveKvcache, free_blocks: int) -> None:
         refused = Refused(span_id=ask.span_id, reason="full", free_blocks=free_blocks)
         self.borrower.on_refused(sender, refused, self.clock.now())
+
+
+def bodies(asking: Asking) -> list[object]:
+    """Of all commands since the last call."""
+    found = [getattr(command, "body", command) for command in asking.state.commands]
+    asking.state.commands.clear()
+    return found
+
+
+def asking_for(borrow: Borrow) -> TryMoveKvcache:
+    """What the creditor was asked that a borrow is trying."""
+    return TryMoveKvcache(
+        span_id=borrow.span_id, request_id="r", debtor_id="me", debtor_incarnation=7, num_blocks=2, ttl_s=LEASE_S
+    )

@@ -252,12 +252,18 @@ def test_a_period_or_sooner_when_memory_came_free() -> None:
     assert heartbeats.due(clock.advance(EARLY_S))
 
 
-def test_who_comes_and_waits_makes_news_once() -> None:
+def full() -> tuple[ManualClock, RManagerState, Heartbeats]:
+    """An instance without room, right after a heartbeat."""
     clock = ManualClock(100.0)
     state = make_state(num_blocks=4)
     heartbeats = Heartbeats(state)
     compute(state, add_sequence(state, "a", 16))
     assert heartbeats.due(clock.now()) and heartbeats.build(0).waiting == 0
+    return clock, state, heartbeats
+
+
+def test_who_comes_and_waits_makes_news_once() -> None:
+    clock, state, heartbeats = full()
     add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=True, arrival=clock.advance(EARLY_S / 4))
     assert not heartbeats.due(clock.advance(EARLY_S / 4)), "no faster than any other news"
     assert heartbeats.due(clock.advance(EARLY_S)) and heartbeats.build(0).waiting == 1
@@ -267,12 +273,7 @@ def test_who_comes_and_waits_makes_news_once() -> None:
 
 
 def test_who_has_waited_elsewhere_before_it_came_makes_news_too() -> None:
-    clock = ManualClock(100.0)
-    state = make_state(num_blocks=4)
-    heartbeats = Heartbeats(state)
-    compute(state, add_sequence(state, "a", 16))
-    assert heartbeats.due(clock.now())
-    heartbeats.build(0)
+    clock, state, heartbeats = full()
     for _ in range(2):
         clock.advance(2 * EARLY_S)
         add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now() - 5.0)
@@ -315,12 +316,7 @@ def test_who_comes_where_nobody_has_room_makes_news_once_a_second_after_a_few() 
 
 
 def test_who_comes_and_must_stay_makes_no_news() -> None:
-    clock = ManualClock(100.0)
-    state = make_state(num_blocks=4)
-    heartbeats = Heartbeats(state)
-    compute(state, add_sequence(state, "a", 16))
-    assert heartbeats.due(clock.now())
-    heartbeats.build(0)
+    clock, state, heartbeats = full()
     add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=False, arrival=clock.advance(EARLY_S / 4))
     assert not heartbeats.due(clock.advance(2 * EARLY_S))
 
