@@ -198,7 +198,7 @@ class Heartbeats:
         """One that has waited elsewhere counts as older than it is here."""
         sequences = self._state.sequences
         youngest = sequences.queue.waiting.youngest
-        if youngest is not None and youngest.request.arrival > self._last_at:
+        if youngest is None or youngest.request.arrival > self._last_at:
             return youngest
         last = (sequences.get(name) for name in islice(reversed(self._arrived), LOOKED_AT))
         return next((one for one in last if one is not None and one.state is SeqState.WAITING), None)
