@@ -20,9 +20,11 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.kernels.exchange import ServeClock, Serving
+from distkv.wire.links.base import MAX_BODY_BYTES
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, OutDtype, Partials, Slots, SlotsQuery, SpanPart
 
+MAX_QUERY_BYTES = MAX_BODY_BYTES
 MAX_PARTIALS_BYTES = 1 << 30
 MAX_DIRECT_BYTES = 1 << 24
 """Of the partials of a layer that is served directly: they have memory of their own as long as their link has it."""
@@ -114,6 +116,7 @@ class AttendServer:
         """dtype: of queries."""
         self.pool, self.registry, self.config, self.dtype, self.device = pool, registry, config, dtype, device
         self._heads = config.heads
+        self._query_bytes = self._heads.queries * self._heads.dim * dtype.itemsize
         self._row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
         self._streams = ThreadStreams(device, urgent=True)
         self._lock = threading.Lock()
@@ -153,6 +156,8 @@ class AttendServer:
         positions = tensor_of(body, torch.int64, (plan.num_rows,)).clone()
         if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
             raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
+        if plan.num_rows * self._query_bytes > MAX_QUERY_BYTES:
+            raise MalformedMessage(f"the queries of a layer of this plan would be over {MAX_QUERY_BYTES} bytes")
         if sum(entry.num_rows for entry in plan.entries) * self._row_bytes > MAX_PARTIALS_BYTES:
             raise MalformedMessage(f"the partials of this plan would be over {MAX_PARTIALS_BYTES} bytes")
         for entry in plan.entries:
@@ -179,13 +184,13 @@ class AttendServer:
         if found is None:
             return None
         standing, spans = found
+        plan = served.plan
         try:
             metadata = self.metadata(served, spans)
-        except MalformedMessage:
+            serving = self._exchanges.serving(metadata, plan.num_rows, gate, self._clock, OUT_DTYPES[plan.out_dtype])
+        except BaseException:
             self.registry.leave(standing)
             raise
-        plan = served.plan
-        serving = self._exchanges.serving(metadata, plan.num_rows, gate, self._clock, OUT_DTYPES[plan.out_dtype])
         return Direct(plan.entries, plan.num_rows, plan.out_dtype, serving, standing)
 
     def leave(self, direct: Direct) -> None:

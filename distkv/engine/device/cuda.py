@@ -163,7 +163,9 @@ class CudaDevice(Device):
         """See Device: pinned where it lies, so that kernels reach it over the bus, those of peers' GPUs too."""
         host = torch.frombuffer(memory, dtype=torch.uint8)
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        if int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE | _MAPPED)):
+        with torch.cuda.device(self.place):  # by the current one's context, which there is none of on other GPUs
+            code = int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE | _MAPPED))
+        if code:
             return None
         weakref.finalize(host, runtime.cudaHostUnregister, host.data_ptr())
         return host

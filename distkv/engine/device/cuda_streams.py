@@ -43,10 +43,20 @@ class CudaStreams:
             found.users.add(context := self._after_here(found.stream))
         return context
 
-    def _after_here(self, stream: torch.cuda.Stream) -> torch.cuda.StreamContext:
+    def _after_here(self, stream: torch.cuda.Stream) -> _StreamContext:
         """What it does comes after all that the current stream was given."""
         stream.wait_stream(torch.cuda.current_stream(self._place))
-        return torch.cuda.stream(stream)
+        return _StreamContext(stream)
+
+
+class _StreamContext(torch.cuda.StreamContext):
+    """The thread's current device is the stream's from then on. torch goes back to the stream of the device before,
+    which is the first GPU if nobody says otherwise, and CUDA makes a context there, of hundreds of megabytes."""
+
+    def __enter__(self) -> None:
+        assert self.stream is not None
+        torch.cuda.set_device(self.stream.device)
+        super().__enter__()  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True)
@@ -54,7 +64,7 @@ class _Shared:
     """users: as long as they are kept."""
 
     stream: torch.cuda.Stream
-    users: WeakSet[torch.cuda.StreamContext] = field(default_factory=WeakSet)
+    users: WeakSet[_StreamContext] = field(default_factory=WeakSet)
 
 
 @cache

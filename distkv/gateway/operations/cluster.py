@@ -12,6 +12,7 @@ import structlog
 
 from distkv.client.async_client import AsyncClient
 from distkv.client.instances.capacity import are_live, longest_request
+from distkv.client.instances.directory import ANSWER_S
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
 from distkv.client.views.explaining import Explanation
@@ -26,6 +27,8 @@ REFRESH_S = 0.5
 STATUS_AGE_S = 1.0
 # One answer that is late does not make an instance unready.
 SILENCE_S = 4.0
+DOUBT_S = 5.0
+"""After a gManager was silent it is asked for so long only where no other one answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Readiness:
 
 
 class Cluster:
-    """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
+    """Uses the first gManager of its list that answers and knows a ready instance; use it in `async with`.
 
     An instance is ready when the gManager lists it as ready and its own status, polled every second, says so too.
     One whose tokens are not those of `vocabulary` (as in `Member`) serves another model, and is never ready.
@@ -80,6 +83,7 @@ class Cluster:
         self._live_peak = RecentPeak()
         self._clients = list(clients)
         self._client = self._clients[0]
+        self._silent_s: dict[AsyncClient, float] = {}
         self._members: tuple[Member, ...] = ()
         self._readiness = Readiness()
         self._statuses: tuple[Status, ...] = ()
@@ -119,6 +123,11 @@ class Cluster:
         return await self._client.explain(request_id)
 
     @property
+    def gmanager(self) -> str:
+        """The address of that which is used."""
+        return self._client.address
+
+    @property
     def ready(self) -> tuple[Member, ...]:
         """The instances that take requests."""
         return self._readiness.ready
@@ -137,7 +146,7 @@ class Cluster:
     def refusal(self) -> DistKVError:
         """`unready` as an error, that of the client."""
         if not (self._answers or self.ready):
-            return ClusterUnreachable(self._client.address, self.unready)
+            return ClusterUnreachable(self.gmanager, self.unready)
         return NoInstanceReady(self.unready)
 
     @property
@@ -216,7 +225,7 @@ class Cluster:
             self._is_complete = self._is_complete or len(ready) >= self._wait_for
             self._look_at_live()
             if ready != logged:
-                self._log.info("ready instances changed", gmanager=self._client.address, instances=sorted(ready))
+                self._log.info("ready instances changed", gmanager=self.gmanager, instances=sorted(ready))
                 logged = ready
             await asyncio.sleep(REFRESH_S)
 
@@ -227,18 +236,40 @@ class Cluster:
             self._log.warning("the cluster does not answer", gmanagers=problems)
 
     async def _ask_for_members(self) -> bool:
-        """Whether anybody answered."""
-        answered = False
-        # The others may be dead, and asking them takes time.
-        for client in sorted(self._clients, key=lambda one: one is not self._client):
-            try:
-                members = await client.members()
-            except ClusterUnreachable:
+        """Whether anybody answered. The first of the list that answers and knows a ready instance is used, as instances
+        ask the first that answers them; else the first that answers."""
+        chosen: tuple[AsyncClient, tuple[Member, ...]] | None = None
+        for client in sorted(self._clients, key=self._is_doubted):
+            members = await self._answer_of(client)
+            if members is None:
                 continue
-            answered = True
-            if client is self._client or any(member.state == "ready" for member in members):
-                self._client, self._members = client, members
-                self._look()
-                if self.ready:
-                    break
-        return answered
+            knows_ready = any(member.state == "ready" for member in members)
+            if chosen is None or knows_ready:
+                chosen = client, members
+            if knows_ready:
+                break
+        if chosen is not None:
+            self._client, self._members = chosen
+        else:  # whom instances tell who is there, as long as no gManager does
+            with contextlib.suppress(ClusterUnreachable, TimeoutError):
+                self._members = await asyncio.wait_for(self._client.members(), ANSWER_S)
+        self._look()
+        return chosen is not None
+
+    async def _answer_of(self, client: AsyncClient) -> tuple[Member, ...] | None:
+        """The members that a gManager lists; None if it does not answer now."""
+        try:
+            # Whoever was silent before is not waited for as long as at first: what instances say ages meanwhile.
+            limit_s = ANSWER_S if client in self._silent_s else None
+            members = await asyncio.wait_for(client.members(), limit_s)
+        except (ClusterUnreachable, TimeoutError):
+            members = None
+        if members is None or not client.address_answers:
+            self._silent_s[client] = asyncio.get_running_loop().time()
+            return None
+        self._silent_s.pop(client, None)
+        return members
+
+    def _is_doubted(self, client: AsyncClient) -> bool:
+        """Whether it was silent a moment ago: then it is asked after all others."""
+        return self._silent_s.get(client, float("-inf")) > asyncio.get_running_loop().time() - DOUBT_S

@@ -122,7 +122,8 @@ class NativeBackend(Backend):
             block_tokens=kv.block_tokens,
             eps=qkv.eps,
         )
-        self._store(ctypes.byref(call))
+        if self._store(ctypes.byref(call)):
+            raise MemoryError("keys and values found no memory on their way to the pool")
         return q
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:

@@ -20,6 +20,7 @@ class Stream:
     made = itertools.count()
 
     def __init__(self, place: torch.device, priority: int = 0) -> None:
+        self.device = place
         self.key = (priority, next(Stream.made) % OF_TORCH)
         self.waited_for: list[object] = []
 
@@ -67,3 +68,29 @@ def test_what_was_given_to_the_current_stream_is_done_first(streams: CudaStreams
     """It may have filled the tensors that are used next."""
     for context in (streams.own(), streams.shared(urgent=True)):
         assert context.stream.waited_for == ["the current one"]  # type: ignore[attr-defined]
+
+
+def test_a_thread_that_computes_on_the_second_gpu_has_nothing_to_do_with_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread begins with the first one as its current device. torch restores the stream of that device afterwards,
+    and CUDA makes a context there for it."""
+    place, here, touched = torch.device("cuda", 1), [0], []
+
+    def set_device(device: torch.device) -> None:
+        here[0] = device.index
+        touched.append(device.index)
+
+    def set_stream(stream: Stream) -> None:
+        set_device(stream.device)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda place: Stream(place or torch.device("cuda", here[0])))
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    monkeypatch.setattr(torch.cuda, "set_stream", set_stream)
+    monkeypatch.setattr("torch.cuda._get_device_index", lambda *_, **__: here[0])
+    context = CudaStreams(place).shared(urgent=True)
+    for _ in range(2):
+        with context:
+            assert here == [1]
+    assert set(touched) == {1}

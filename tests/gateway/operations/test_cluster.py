@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 
 from distkv.client.async_client import AsyncClient
 from distkv.client.instances import directory
+from distkv.gateway.operations import cluster as cluster_module
 from distkv.gateway.operations.cluster import Cluster, Readiness
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import StatusQuery
-from tests.client.fakes import FakeCluster, FakeInstance
+from tests.client.fakes import FakeCluster, FakeGManager, FakeInstance
 from tests.control.parts import calls
 from tests.gateway.harness import Gateway, error_of, silence, speak, started, until
 
@@ -44,6 +45,33 @@ async def test_another_gmanager_is_used_when_one_knows_nobody() -> None:
             assert [one.instance_id for one in cluster.ready] == ["i0"]
     finally:
         empty.die()
+        fakes.die()
+
+
+async def test_the_first_gmanager_that_answers_is_used_and_used_again_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Instances keep the list of a dead one's clients up to date: that it is not empty does not mean that it answers."""
+    monkeypatch.setattr(cluster_module, "DOUBT_S", 0.2)
+    fakes = FakeCluster(silence)
+    first, standby = fakes.gmanager, FakeGManager(fakes.gmanager.members)
+    port = int(first.address.rsplit(":", 1)[1])
+    try:
+        async with seen(first.address, standby.address) as cluster:
+            for _ in range(2):
+                await until(lambda: cluster.ready and cluster.gmanager == first.address)
+                first.die()
+                await until(lambda: cluster.gmanager == standby.address)
+                assert cluster.ready
+                first = FakeGManager(fakes.gmanager.members, port)
+            await until(lambda: cluster.gmanager == first.address)
+            standby.die()
+            first.die()
+            await until(lambda: cluster.last_state is None)
+            assert cluster.ready, "instances serve without a gManager"
+    finally:
+        first.die()
+        standby.die()
         fakes.die()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -54,3 +56,47 @@ def test_callers_at_the_same_time_get_their_own_results(backend: NativeBackend) 
         caller.join(60)
     assert not any(caller.is_alive() for caller in callers)
     assert wrong == []
+
+
+SHORT_OF_MEMORY = """
+import resource
+import torch
+from distkv.kernels.cpu.dispatch import choose
+from distkv.kernels.cpu.native_backend import NativeBackend
+
+native = choose().native
+backend = NativeBackend(native)
+backend.use_threads(3, ())
+generator = torch.Generator().manual_seed(0)
+weight, x = torch.randn(2048, 64, generator=generator), torch.randn(512, 64, generator=generator)
+linear, expected = backend.linear(weight, None), x @ weight.T
+for _ in range(100):  # all threads have begun
+    linear(x[:1])
+
+def size():
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmSize"))
+
+hard, failed, done = resource.getrlimit(resource.RLIMIT_AS)[1], 0, 0
+for step in range(400):
+    resource.setrlimit(resource.RLIMIT_AS, (size() + step * 65536, hard))
+    try:
+        y = linear(x)
+    except (MemoryError, RuntimeError):
+        y = None
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    if y is None:
+        failed += 1
+    else:
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+        done += 1
+    if done > 3:
+        break
+print("failed" if failed else "never failed", done)
+"""
+
+
+def test_threads_that_find_no_memory_fail_the_call_and_nothing_else(backend: NativeBackend) -> None:
+    """Not the process; and no item is worked on behind the caller's back afterwards."""
+    ended = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, "failed 4\n"), ended.stderr

@@ -171,7 +171,7 @@ class CreditorLinks(Generic[Use]):
         link: TensorLink | None = None
         try:
             link = self._open_link(attempt.member)
-        except (LinkError, RuntimeError) as error:  # of a link that needs a thread which is not to be had
+        except (LinkError, RuntimeError, OSError) as error:  # of a link that needs what the system does not give
             attempt.why = error.why if isinstance(error, LinkClosed) else str(error)
         with self._lock:
             if self._attempts.get(key) is not attempt:

@@ -74,6 +74,7 @@ class Mailboxes:
         try:
             shared = self._device.share(memory.view)
             if shared is None:
+                self._log.info("a mailbox is not used", peer=link.peer, why="the device cannot reach its memory")
                 return None
             why = bytes(ask_to_attach(link, self.name, memory.place(), ANSWER_S)).decode(errors="replace")
         finally:

@@ -95,13 +95,12 @@ class MappedPools:
         try:
             memory = self._map(frames, welcome.slot_bytes, welcome.num_slots, max(0.001, deadline - time.monotonic()))
             self._watch.on_end(frames, memory.close)
-        except (DriverError, PoolUnmappable) as error:
-            frames.end(abrupt=True)
-            raise TransportUnusable(str(error), is_fault=True) from None
-        except BaseException:
+        except BaseException as error:
             frames.end(abrupt=True)
             if memory is not None:
                 memory.close()
+            if isinstance(error, DriverError | PoolUnmappable | OSError):
+                raise TransportUnusable(str(error), is_fault=True) from None
             raise
         return MappedLink(frames, welcome.slot_bytes, welcome.num_slots, self.name, memory, self._reads)
 

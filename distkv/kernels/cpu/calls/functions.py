@@ -191,14 +191,14 @@ EXCHANGE: dict[str, Signature] = {
 OF_LEVEL: dict[str, Signature] = {
     "abi": (c_int, ()),
     "attend": (c_int, (POINTER(AttendCall),)),
-    "store": (None, (POINTER(StoreCall),)),
+    "store": (c_int, (POINTER(StoreCall),)),
     "layer_tail": (c_int, (POINTER(LayerTailCall),)),
     "layers": (c_int, (POINTER(LayersCall),)),
     "stream": (c_float, (c_void_p, c_int64)),
     "merge": (None, (c_void_p, c_void_p, c_int, c_int64, c_int, c_void_p, c_void_p)),
     "linear_pack": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p)),
     "linear": (
-        None,
+        c_int,
         (c_int, c_void_p, c_int64, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int64),
     ),
     "rms_norm": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p, c_float, c_void_p)),

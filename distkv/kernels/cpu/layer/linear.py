@@ -36,14 +36,14 @@ class NativeLinear:
         return LinearPart(packed=self._packed_at, bias=self._bias_at, k=self._in, n=self._out)
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        """See Linear. Raises ValueError for an x that is no [N, in] or of another dtype."""
+        """See Linear. Raises ValueError for an x that is no [N, in] or of another dtype, MemoryError."""
         rows, width = x.shape
         if width != self._in or x.dtype != self._dtype:
             raise ValueError(f"expected {self._dtype} [N, {self._in}], got {x.dtype} {list(x.shape)}")
         if x.stride(1) != 1:
             x = x.contiguous()
         out = torch.empty(rows, self._out, dtype=self._dtype)
-        self._run(
+        has_failed = self._run(
             self._dtype_code,
             x.data_ptr(),
             x.stride(0),
@@ -55,4 +55,6 @@ class NativeLinear:
             out.data_ptr(),
             self._out,
         )
+        if has_failed:
+            raise MemoryError("a linear layer found no memory for its sums")
         return out

@@ -210,14 +210,20 @@ DISTKV_API(void, linear_pack)(int bytes, const void* w, int64_t w_stride, int n,
 }
 
 // y [rows, n] = x [rows, k] · Wᵀ + bias [n] or nothing; all of one dtype: 0 float32, 1 bfloat16, 2 float16.
-DISTKV_API(void, linear)(int dtype, const void* x, int64_t x_stride, int rows, int k, const void* packed,
-                         const void* bias, int n, void* y, int64_t y_stride) {
-    of_dtype(dtype, [&](auto storage) {
-        typedef decltype(storage) S;
-        typedef typename S::Stored Stored;
-        const Linear<S> call{static_cast<const Stored*>(x),    static_cast<size_t>(x_stride),   rows, k,
-                             static_cast<const char*>(packed), static_cast<const Stored*>(bias), n,
-                             static_cast<Stored*>(y),          static_cast<size_t>(y_stride)};
-        call.run();
-    });
+// Returns 0, or 1 when there was no memory.
+DISTKV_API(int, linear)(int dtype, const void* x, int64_t x_stride, int rows, int k, const void* packed,
+                        const void* bias, int n, void* y, int64_t y_stride) {
+    try {
+        of_dtype(dtype, [&](auto storage) {
+            typedef decltype(storage) S;
+            typedef typename S::Stored Stored;
+            const Linear<S> call{static_cast<const Stored*>(x),    static_cast<size_t>(x_stride),   rows, k,
+                                 static_cast<const char*>(packed), static_cast<const Stored*>(bias), n,
+                                 static_cast<Stored*>(y),          static_cast<size_t>(y_stride)};
+            call.run();
+        });
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
 }

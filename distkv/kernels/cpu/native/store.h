@@ -113,6 +113,12 @@ void store_rows(const StoreCall& call) {
 
 }  // namespace
 
-DISTKV_API(void, store)(const StoreCall* call) {
-    of_dtype(call->type, [&](auto stored) { store_rows<decltype(stored)>(*call); });
+// Returns 0, or 1 when there was no memory.
+DISTKV_API(int, store)(const StoreCall* call) {
+    try {
+        of_dtype(call->type, [&](auto stored) { store_rows<decltype(stored)>(*call); });
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
 }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct Job {
     std::mutex owner;
     std::atomic<bool> open{false};
     std::atomic<int> inside{0};
+    std::atomic<bool> has_failed{false};  // some item found no memory
     std::vector<Lane> lanes;
     void (*work)(void*, int) = nullptr;
     void* context = nullptr;
@@ -59,7 +61,16 @@ struct Job {
         return false;
     }
 
+    // It throws nothing: threads of the pool have nobody to tell, and the caller waits for them first.
     void take_all(size_t first) {
+        try {
+            take(first);
+        } catch (const std::bad_alloc&) {
+            has_failed.store(true);
+        }
+    }
+
+    void take(size_t first) {
         for (size_t i = 0; i < lanes.size(); ++i) {
             Lane& lane = lanes[(first + i) % lanes.size()];
             const int end = lane.end.load();
@@ -119,6 +130,7 @@ class Pool {
         job.deal(items);
         job.work = work;
         job.context = context;
+        job.has_failed.store(false);
         job.open.store(true);
         if (sleeping_.load() > 0) {
             const std::lock_guard<std::mutex> lock(sleep_);
@@ -133,6 +145,7 @@ class Pool {
                 std::this_thread::yield();  // whoever is inside may have lost its core
             }
         }
+        if (job.has_failed.load()) throw std::bad_alloc();
     }
 
   private:

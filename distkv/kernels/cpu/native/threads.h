@@ -5,7 +5,8 @@
 #include <cstddef>
 
 // Calls work(context, item) for every item in [0, items), on the caller's thread and on idle threads of the pool, and
-// returns when all are done. serving: for a peer; threads of the pool take its items before those of the own step.
+// returns when all are done. serving: for a peer; threads of the pool take its items before those of the own step. Throws
+// std::bad_alloc when an item did, and not before nobody works on any more of them.
 void distkv_parallel(int items, bool serving, void (*work)(void*, int), void* context);
 
 // How many threads compute when nobody else does: those of the pool and the caller.

@@ -51,6 +51,8 @@ class TritonLinear(TorchLinear):
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """See Linear."""
+        if not len(x):  # a step of chunks that end no prompt: nothing is read for it
+            return x.new_empty(0, len(self.weight))
         if len(x) == 1:
             return multiply(x, self.weight, self.bias)
         if self._tile is not None and len(x) <= _FEW_ROWS:

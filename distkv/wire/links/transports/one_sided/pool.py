@@ -79,7 +79,7 @@ class OneSidedPool(ABC, Generic[Offer, Access]):
             told = bytes(ask_to_attach(plain, self.name, b"", deadline - time.monotonic()))
             access = opened_access(self._access, told, offer, slot_bytes * num_slots)
             reader = self.reader(endpoint, offer, access, device_of(frames.local_host))
-        except (OneSidedError, ValueError, LinkClosed) as error:
+        except (OneSidedError, ValueError, LinkClosed, OSError) as error:
             frames.end(abrupt=True)
             raise TransportUnusable(_why(error), is_fault=True) from None
         except BaseException:
@@ -110,7 +110,7 @@ class OneSidedPool(ABC, Generic[Offer, Access]):
         assert isinstance(link, StreamLink)
         try:
             return sealed_access(self.access(device_of(link.local_host)), self.offer)
-        except (OneSidedError, ValueError) as error:
+        except (OneSidedError, ValueError, OSError) as error:
             _log.warning("a transport cannot be used", peer=link.peer, transport=self.name, why=_why(error))
             raise LinkClosed(link.peer, _why(error)) from None
 
