@@ -20,11 +20,10 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.kernels.exchange import ServeClock, Serving
-from distkv.wire.links.base import MAX_BODY_BYTES
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, OutDtype, Partials, Slots, SlotsQuery, SpanPart
 
-MAX_QUERY_BYTES = MAX_BODY_BYTES
+MAX_QUERY_BYTES = 1 << 30
 MAX_PARTIALS_BYTES = 1 << 30
 MAX_DIRECT_BYTES = 1 << 24
 """Of the partials of a layer that is served directly: they have memory of their own as long as their link has it."""

@@ -235,6 +235,14 @@ def test_plans_that_do_not_fit_are_refused(served: Server, changes: dict[str, in
         served.server.accept(served.plan(served.entry(**changes)), POSITIONS)
 
 
+def test_a_plan_whose_queries_no_frame_holds_is_refused(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is memory for them, however few of its rows the entries name."""
+    monkeypatch.setattr(serving, "MAX_QUERY_BYTES", served.q(2).nbytes)
+    assert served.server.accept(served.plan(served.entry()), POSITIONS).plan.num_rows == 2
+    with pytest.raises(MalformedMessage, match="queries of a layer"):
+        served.server.accept(served.plan(served.entry(), num_rows=3), body_of(torch.zeros(3, dtype=torch.int64)))
+
+
 @pytest.mark.parametrize("positions", [(-1, 3), (0, 2**63 - 1)])
 def test_positions_that_no_sequence_has_are_refused(served: Server, positions: tuple[int, int]) -> None:
     with pytest.raises(MalformedMessage, match="positions from"):

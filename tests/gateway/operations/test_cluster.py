@@ -51,7 +51,7 @@ async def test_another_gmanager_is_used_when_one_knows_nobody() -> None:
 async def test_the_first_gmanager_that_answers_is_used_and_used_again_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Instances keep the list of a dead one's clients up to date: that it is not empty does not mean that it answers."""
+    """Instances keep the list of a dead one's clients up to date: that there is one does not mean that it answers."""
     monkeypatch.setattr(cluster_module, "DOUBT_S", 0.2)
     fakes = FakeCluster(silence)
     first, standby = fakes.gmanager, FakeGManager(fakes.gmanager.members)
@@ -59,7 +59,7 @@ async def test_the_first_gmanager_that_answers_is_used_and_used_again_when_it_is
     try:
         async with seen(first.address, standby.address) as cluster:
             for _ in range(2):
-                await until(lambda: cluster.ready and cluster.gmanager == first.address)
+                await until(lambda: cluster.ready and cluster.gmanager == first.address)  # noqa: B023
                 first.die()
                 await until(lambda: cluster.gmanager == standby.address)
                 assert cluster.ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import queue
 import threading
@@ -52,6 +53,7 @@ class Network:
     def __init__(self) -> None:
         self.is_black_hole = False
         self.refusal = ""
+        self.fault: OSError | None = None
         self.released = threading.Event()
         self.attempts: queue.SimpleQueue[Member] = queue.SimpleQueue()
         self.links: list[FakeLink] = []
@@ -62,6 +64,8 @@ class Network:
         if is_black_hole:
             assert self.released.wait(DEADLINE_S)
             raise LinkTimeout(member.instance_id, 1.0)
+        if self.fault is not None:
+            raise self.fault
         if self.refusal:
             raise LinkClosed(member.instance_id, self.refusal)
         self.links.append(FakeLink())
@@ -198,6 +202,16 @@ def test_a_link_for_which_there_is_no_thread_is_one_that_failed(
     with no_threads():
         assert prepared(links) == NO_THREAD and refused(links) == NO_THREAD
         assert links.find(member(), 0) is None and network.attempts.empty()
+    assert prepared(links) == "" and not links.get(member(), 0).broken
+
+
+def test_a_link_for_which_there_is_no_descriptor_is_one_that_failed(
+    network: Network, links: CreditorLinks[CreditorLink]
+) -> None:
+    """And it is tried again: an attempt that ended without a word would be under way for good."""
+    network.fault = OSError(errno.EMFILE, "Too many open files")
+    assert "Too many open files" in prepared(links) and "Too many open files" in refused(links)
+    network.fault = None
     assert prepared(links) == "" and not links.get(member(), 0).broken
 
 

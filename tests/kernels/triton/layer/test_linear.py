@@ -67,6 +67,16 @@ def test_a_few_rows(
     assert TritonLinear(weight, None)(given) is None
 
 
+def test_nothing_is_read_for_no_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a step in which no prompt ends."""
+    monkeypatch.setattr(TorchLinear, "__call__", lambda *_: None)
+    monkeypatch.setattr(linear, "_multiply_few", lambda *_: None)
+    found = TritonLinear(draw(2048, 64, seed=0, dtype=torch.bfloat16, device=device), None)(
+        torch.empty(0, 64, dtype=torch.bfloat16, device=device)
+    )
+    assert found is not None and found.shape == (0, 2048) and found.dtype == torch.bfloat16
+
+
 def test_which_weights_are_read_so(device: torch.device) -> None:
     """Not few outputs of many inputs, nor few at all, nor float32, nor where programs have too little memory."""
 
