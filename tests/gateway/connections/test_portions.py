@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from distkv.client import turns as turns_module
+from distkv.gateway.connections import http_connection as http_connection_module
 from distkv.gateway.connections import portions as portions_module
 from distkv.gateway.connections.http_connection import PART_BYTES, Connections, LimitedConnection
 from distkv.gateway.connections.portions import Portions
@@ -88,8 +89,9 @@ class Wire(asyncio.Transport):
 
 @pytest.fixture(autouse=True)
 def one_in_a_turn(monkeypatch) -> None:
-    """As where turns take long."""
+    """As where turns take long, however fast this machine is."""
     monkeypatch.setattr(turns_module, "MOST_WOKEN", 1)
+    monkeypatch.setattr(http_connection_module, "LEAST_WOKEN", 1)
 
 
 class Server:
