@@ -144,6 +144,10 @@ class AttendServer:
         """The calling thread's, in which it serves."""
         return self._streams.current()
 
+    def keep_stream(self) -> bool:
+        """See Device.keep_stream, of the calling thread's."""
+        return self._streams.keep()
+
     def count_posted(self, rows: int, seconds: float) -> None:
         """Of plans whose layers the device served by itself. seconds: that it computed."""
         with self._lock:

@@ -151,6 +151,10 @@ class CudaDevice(Device):
         """See Device."""
         return self._streams.shared(urgent=urgent)
 
+    def keep_stream(self, stream: AbstractContextManager[object]) -> bool:
+        """See Device."""
+        return self._streams.keep(stream)
+
     def kv_budget(self, share: float) -> int:
         """See Device. What is left of the share after all that is taken, by whomever and for CUDA's context and kernels
         too, less what a step needs for a while."""

@@ -11,9 +11,9 @@ from weakref import WeakSet
 
 import torch
 
-OWN, SHARED = 8, 8
-"""Streams of each kind, and of each urgency. torch has 32 of a priority and gives them out in turn: these and the one
-for copies aside are made at once, so they are different ones."""
+OWN, SHARED, URGENT = 8, 8, 24
+"""Streams that may be captured, that are shared, and that are shared and urgent. torch has 32 of a priority and gives
+them out in turn: these and the one for copies aside are made at once, so they are different ones."""
 
 _URGENT = -1
 
@@ -28,7 +28,7 @@ class CudaStreams:
         self._place, self._lock = place, threading.Lock()
         (self.aside,) = make(1, 0)
         self._own = itertools.cycle(make(OWN, 0))
-        self._shared = {urgent: [_Shared(one) for one in make(SHARED, _URGENT * urgent)] for urgent in (False, True)}
+        self._shared = {False: list(map(_Shared, make(SHARED, 0))), True: list(map(_Shared, make(URGENT, _URGENT)))}
 
     def own(self) -> AbstractContextManager[object]:
         """One that is never shared: the one after OWN others is the first again."""
@@ -37,11 +37,23 @@ class CudaStreams:
 
     def shared(self, *, urgent: bool) -> AbstractContextManager[object]:
         """One that others may have too, and `own` never gives: whoever keeps what this returns has it, and it is one of
-        those that fewest have. Who waits there for another device holds up all who have the same."""
+        those that fewest have."""
         with self._lock:
-            found = min(self._shared[urgent], key=lambda one: len(one.users))
+            open_ = [one for one in self._shared[urgent] if not one.keeper]
+            found = min(open_, key=lambda one: len(one.users))
             found.users.add(context := self._after_here(found.stream))
         return context
+
+    def keep(self, context: AbstractContextManager[object]) -> bool:
+        """Nobody else gets the stream of what `shared` returned, urgent, as long as that is kept. False where somebody
+        has it already, or it is the last one that others may have."""
+        with self._lock:
+            found = next((one for one in self._shared[True] if set(one.users) == {context}), None)
+            others = [one for one in self._shared[True] if one is not found and not one.keeper]
+            if found is None or not others:
+                return False
+            found.keeper.add(context)
+        return True
 
     def _after_here(self, stream: torch.cuda.Stream) -> _StreamContext:
         """What it does comes after all that the current stream was given."""
@@ -61,10 +73,11 @@ class _StreamContext(torch.cuda.StreamContext):
 
 @dataclass(slots=True)
 class _Shared:
-    """users: as long as they are kept."""
+    """users: as long as they are kept. keeper: the only user, if nobody else is to come."""
 
     stream: torch.cuda.Stream
-    users: WeakSet[_StreamContext] = field(default_factory=WeakSet)
+    users: WeakSet[AbstractContextManager[object]] = field(default_factory=WeakSet)
+    keeper: WeakSet[AbstractContextManager[object]] = field(default_factory=WeakSet)
 
 
 @cache

@@ -111,6 +111,11 @@ class Device(ABC):
         """The same, in one of a few streams that threads share, never in one that is captured: there are no more of
         them, however many threads ask. urgent: goes before others where both have work."""
 
+    def keep_stream(self, stream: AbstractContextManager[object]) -> bool:
+        """Nobody else gets an urgent stream of `shared_stream` as long as it is kept: who waits there for another
+        device holds up all who have the same. False where somebody has it, or must have it next."""
+        return True
+
     @abstractmethod
     def kv_budget(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
@@ -146,6 +151,10 @@ class ThreadStreams:
         if stream is None:
             stream = self._local.stream = self._device.shared_stream(urgent=self._urgent)
         return stream
+
+    def keep(self) -> bool:
+        """See Device.keep_stream, of the calling thread's."""
+        return self._device.keep_stream(self.current())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from distkv.engine.device.cuda_streams import OWN, SHARED, CudaStreams
+from distkv.engine.device.cuda_streams import OWN, SHARED, URGENT, CudaStreams
 
 PLACE = torch.device("cuda", 0)
 OF_TORCH = 32
@@ -45,19 +45,32 @@ def test_no_transfer_gets_a_stream_that_may_be_captured(streams: CudaStreams) ->
     own = {key(streams.own()) for _ in range(100)}
     kept = [streams.shared(urgent=urgent) for urgent in (False, True) for _ in range(1000)]
     shared = {key(one) for one in kept}
-    assert (len(own), len(shared)) == (OWN, 2 * SHARED)
+    assert (len(own), len(shared)) == (OWN, SHARED + URGENT)
     assert not own & shared and streams.aside.key not in own | shared  # type: ignore[attr-defined]
 
 
 def test_nobody_shares_one_while_another_is_free(streams: CudaStreams) -> None:
-    """Whatever threads came and went: who waits for mail on one would hold up who has the same."""
+    """Whatever threads came and went."""
     kept = [streams.shared(urgent=True) for _ in range(3)]
-    for _ in range(5 * SHARED):
+    for _ in range(5 * URGENT):
         streams.shared(urgent=True)
-    kept += [streams.shared(urgent=True) for _ in range(SHARED - 3)]
-    assert len({key(one) for one in kept}) == SHARED
-    kept += [streams.shared(urgent=True) for _ in range(SHARED)]
-    assert sorted(map(key, kept)) == sorted([key(one) for one in kept[:SHARED]] * 2), "then as few as can be"
+    kept += [streams.shared(urgent=True) for _ in range(URGENT - 3)]
+    assert len({key(one) for one in kept}) == URGENT
+    kept += [streams.shared(urgent=True) for _ in range(URGENT)]
+    assert sorted(map(key, kept)) == sorted([key(one) for one in kept[:URGENT]] * 2), "then as few as can be"
+
+
+def test_who_keeps_one_has_it_alone_until_the_end(streams: CudaStreams) -> None:
+    """Who waits for mail on one would hold up who has the same, and two who wait for each other's would never end."""
+    kept = [streams.shared(urgent=True) for _ in range(URGENT)]
+    assert [streams.keep(one) for one in kept] == [True] * (URGENT - 1) + [False], "others must have one, too"
+    assert streams.keep(kept[0]), "it has it"
+    later = [streams.shared(urgent=True) for _ in range(3)]
+    assert {key(one) for one in later} == {key(kept[-1])}
+    assert not streams.keep(later[0])
+    came_free = key(kept.pop(0))
+    here = streams.shared(urgent=True)
+    assert key(here) == came_free and streams.keep(here)
 
 
 def test_urgent_ones_go_first(streams: CudaStreams) -> None:

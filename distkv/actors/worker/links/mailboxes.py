@@ -114,6 +114,8 @@ class Mailboxes:
         stream = link.stream
         if stream is None or not link.within_host:
             return b"this is another host"
+        if not self._server.keep_stream():
+            return b"there is no stream left on which nobody else would wait for its queries"
         try:
             memory = map_mailbox(body)
         except PoolUnmappable as error:

@@ -18,8 +18,9 @@ from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 PIECE_BYTES = 16 * 2**20
 _AHEAD_BYTES = 2 * PIECE_BYTES
 _AHEAD_PIECES = 16
-# The owner reads no request while it sends an answer, so what is asked for ahead fits into the buffers between.
 _PIECE_SLOTS = 8192
+# The owner reads no request while it sends an answer, so what is asked for ahead fits into the buffers between.
+_AHEAD_SLOTS = 2 * _PIECE_SLOTS
 
 
 class StreamReads:
@@ -103,14 +104,15 @@ class StreamReads:
         return late
 
     def _ask(self, timeout_s: float) -> None:
-        ahead = sum(piece.blocks.num_bytes for piece in self._asked)
+        ahead_bytes = sum(piece.blocks.num_bytes for piece in self._asked)
+        ahead_slots = sum(len(piece.request.slots) for piece in self._asked)
         while self._waiting and len(self._asked) < _AHEAD_PIECES:
             piece = self._waiting[0]
-            if self._asked and ahead + piece.blocks.num_bytes > _AHEAD_BYTES:
+            ahead_bytes, ahead_slots = ahead_bytes + piece.blocks.num_bytes, ahead_slots + len(piece.request.slots)
+            if self._asked and (ahead_bytes > _AHEAD_BYTES or ahead_slots > _AHEAD_SLOTS):
                 return
             self._frames.send(piece.request, (), timeout_s)
             self._asked.append(self._waiting.popleft())
-            ahead += piece.blocks.num_bytes
 
 
 class StreamRead:

@@ -138,6 +138,23 @@ def test_more_blocks_than_go_by_one_call(transport: str, piece_slots: int, monke
         del rows, expected
 
 
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_what_is_asked_for_ahead_fits_into_the_buffers_between(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small blocks their numbers alone are many; the owner takes none while it sends an answer."""
+    monkeypatch.setattr(stream_reads, "SEND_TIMEOUT_S", 0.05)
+    slot_bytes, num_slots = 64, 300_000
+    with random_pool(slot_bytes, num_slots) as pool, open_pair(transport, pool) as pair:
+        into = memoryview(bytearray(slot_bytes * num_slots))
+        read = pair.asking.read_blocks(range(num_slots - 1, -1, -1), [into])
+        with pair.serving():
+            read.wait(DEADLINE_S)
+        found, wanted = np.frombuffer(into, np.uint8), np.frombuffer(pool.view, np.uint8)
+        assert np.array_equal(found.reshape(num_slots, -1)[::-1], wanted.reshape(num_slots, -1))
+        del found, wanted
+
+
 @pytest.mark.usefixtures("library")
 def test_a_peer_that_takes_nothing_is_given_up(ends: tuple[ByteStream, socket.socket]) -> None:
     stream, _there = ends

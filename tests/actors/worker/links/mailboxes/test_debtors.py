@@ -15,7 +15,7 @@ from distkv.engine.attention.bodies import body_of
 from distkv.errors import LinkClosed
 from distkv.wire.links import TensorLink
 from distkv.wire.links.memory.mailbox_memory import MAX_MAILBOX_BYTES, make_mailbox
-from distkv.wire.messages.data import Attach, Attached, Attend, AttendEntry, AttendPlan, PlanServed
+from distkv.wire.messages.data import Attach, Attached, Attend, AttendEntry, AttendPlan, Partials, PlanServed
 from tests.actors.links import DEADLINE_S
 from tests.actors.worker.links.mailboxes.creditors import Creditors, decode, run
 from tests.engine.harness import Engine
@@ -61,6 +61,20 @@ def test_a_debtor_that_posts_nothing_keeps_no_revocation_waiting(creditors: Cred
     assert memory.is_halted
     with pytest.raises(LinkClosed):
         link.recv(DEADLINE_S)
+
+
+def test_one_for_which_there_is_no_stream_alone_is_not_mapped(
+    creditors: Creditors, lent: Lent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks by frames; its plans would wait behind those of others that wait for it."""
+    monkeypatch.setattr(creditors.engine.model.device, "keep_stream", lambda _stream: False)
+    link, memory = creditors.join("x"), make_mailbox(4096, 8192)
+    assert b"no stream left" in attached(link, memory.place())
+    memory.forget()
+    link.send(plan(lent, first_post=0), body_of(torch.tensor([49])))
+    link.send(Attend(step_id=4, layer=0), body_of(torch.zeros(1, 4, 32)))
+    header, _ = link.recv(DEADLINE_S)
+    assert isinstance(header, Partials)
 
 
 def test_a_debtor_that_is_gone_leaves_nothing_pinned(creditors: Creditors, lent: Lent) -> None:
