@@ -69,13 +69,12 @@ class Generation:
         await gather_limited(works, MAX_AT_ONCE)
 
     async def _run(self, choice: Choice, name: str, deliver: Deliver) -> None:
-        params = choice.params
+        params, timeout_s, now_s = choice.params, self.timeout_s, asyncio.get_running_loop().time
+        ends_s = now_s() + timeout_s
         with self.metrics.request(len(choice.prompt), params.max_tokens) as record:
             for suffix in ("", "-again"):
                 try:
-                    async with aclosing(
-                        self.cluster.stream(choice.prompt, params, name + suffix, self.timeout_s)
-                    ) as chunks:
+                    async with aclosing(self.cluster.stream(choice.prompt, params, name + suffix, timeout_s)) as chunks:
                         async for chunk in chunks:
                             record.chunk(chunk)
                             if chunk.finish_reason == "abort":
@@ -87,7 +86,8 @@ class Generation:
                     return
                 except (RequestRefused, RequestFailed) as short:
                     room = short.pool_tokens - len(choice.prompt)
-                    if suffix or not choice.fits or not 0 < room < params.max_tokens:
+                    timeout_s = ends_s - now_s()
+                    if suffix or not choice.fits or not 0 < room < params.max_tokens or timeout_s <= 0:
                         raise
                 # The pool has become smaller since max_tokens was chosen.
                 params = msgspec.structs.replace(params, max_tokens=room)

@@ -30,9 +30,10 @@ class ConcurrencyLimit:
     """Counts requests to the cluster, of which an HTTP request may be several, in all and for each client. Draining has
     two steps: `unready` fails the health check, `close` refuses new requests.
 
-    While places are free, anybody may have them. When they are not, a client that has its share, as many as each would
-    have if all that want some had the same number, is refused; one that has less, or none, waits, and places that come
-    free go to those that wait by turns between clients. Cost of a request: constant, whatever the number of clients.
+    While places are free and nobody waits, anybody may have them. Otherwise a client that has its share, as many as
+    each would have if all that want some had the same number, is refused; one that has less, or none, waits, and places
+    go to those that wait by turns between clients: to nobody before one whose turn it is and who needs more. Cost of a
+    request: constant, whatever the number of clients.
     """
 
     def __init__(self, most: int) -> None:

@@ -137,6 +137,8 @@ async def test_less_fits_while_an_instance_is_gone(start: Start) -> None:
 
     gateway = await start(gone)
     assert (await gateway.chat()).json()["usage"]["total_tokens"] == 100
+    first, again = gateway.submits()
+    assert again.timeout_s < first.timeout_s, "the time for both is that of one"
     answer = await gateway.chat(max_tokens=200)
     assert "one is gone" in error_of(answer, 503, None, "request_failed") and answer.headers["retry-after"] == "5"
 

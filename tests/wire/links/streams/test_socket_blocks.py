@@ -139,9 +139,7 @@ def test_more_blocks_than_go_by_one_call(transport: str, piece_slots: int, monke
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_what_is_asked_for_ahead_fits_into_the_buffers_between(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_asked_for_ahead_fits_into_the_buffers_between(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small blocks their numbers alone are many; the owner takes none while it sends an answer."""
     monkeypatch.setattr(stream_reads, "SEND_TIMEOUT_S", 0.05)
     slot_bytes, num_slots = 64, 300_000
