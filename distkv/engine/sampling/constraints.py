@@ -97,6 +97,11 @@ class Masks:
         """Whether `apply` does anything."""
         return self._made is not None
 
+    def drop(self) -> None:
+        """They are not wanted any more: the next Step may move its matchers when this returns."""
+        if self._made is not None:
+            self._made.exception()
+
     def apply(self, logits: Tensor, row_of: Mapping[str, int], device: Device) -> None:
         """-inf for tokens that cannot come next, in place, in float32 [N, vocab] on the device. row_of: the row of each
         request."""

@@ -72,6 +72,7 @@ class Sampler:
         """Choose tokens, and have them sent to the host; None if there are no rows. hidden: of the wanted rows of each
         batch, [M, hidden]. masks: of those that have a grammar. Counts model_s."""
         if not batches:
+            masks.drop()
             return None
         started_s = time.perf_counter()
         counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
