@@ -142,6 +142,11 @@ class Sequence:
         """What it tries to get may have come free: should it fail, it is as if it had tried once."""
         self.retries = 0
 
+    @property
+    def starves(self) -> bool:
+        """Whether the live instances cannot hold it."""
+        return self.starved_since is not None
+
     def starve(self, since: float | None) -> None:
         """The live instances cannot hold it, from `since` on if they could before; or (None) they can."""
         if since is None or self.starved_since is None:

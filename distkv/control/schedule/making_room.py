@@ -146,7 +146,7 @@ class MakingRoom:
         state = self._state
         if state.pool.num_free > len(state.running()):
             return False
-        oldest = self._state.sequences.queue.waiting.oldest
+        oldest = self._state.sequences.queue.hopeful.oldest
         if oldest is None or oldest.placement.unassigned_slots:
             return False
         if not oldest.placement.holds_kv and state.worth.is_known and state.fits_at_home(oldest):

@@ -75,7 +75,7 @@ class Admission:
         for seq in list(self._queue.resuming):
             if self._state.is_batch_full:
                 return
-            if seq not in self._queue.resuming or (aged is not None and seq.age > aged.age):
+            if seq not in self._queue.resuming or seq.starves or (aged is not None and seq.age > aged.age):
                 continue
             if now >= seq.retry_at and not self._acquire(seq, now) and seq in self._queue.aged:
                 self._make_way(seq, now)
@@ -85,7 +85,7 @@ class Admission:
     def _wake_oldest(self, now: float) -> None:
         """The pause after a borrow that failed is not for what fits here by now, and is short once there is more room
         here than it saw then."""
-        seq = self._queue.waiting.oldest
+        seq = self._queue.hopeful.oldest
         if seq is None or not seq.retries or seq in self._queue.resuming:
             return
         needed, room = self._holdings.unplaced_blocks(seq) + self._growth(seq, now), self._room()
@@ -163,8 +163,11 @@ class Admission:
         return fitting is not None and (aged is None or self._passing.may_pass(fitting.size_blocks))
 
     def _make_way(self, seq: Sequence, now: float) -> None:
-        youngest = self._queue.resuming.youngest
-        if youngest is not None and youngest.age > seq.age:
+        resuming = self._queue.resuming
+        starving = next((one for one in resuming if one.starves), None)
+        if starving is not None:
+            self._holdings.preempt(starving, now, f"live instances cannot hold it, and {seq.request_id} waits")
+        elif (youngest := resuming.youngest) is not None and youngest.age > seq.age:
             self._holdings.preempt(youngest, now, f"{seq.request_id} has waited longer for what it held")
 
     @property
@@ -190,7 +193,7 @@ class Admission:
     def lacking(self, now: float) -> Lack:
         """What the request lacks that waits longest, also while it borrows."""
         sequences = self._state.sequences
-        not_running = [seq for seq in (sequences.acquiring.oldest, self._queue.waiting.oldest) if seq is not None]
+        not_running = [seq for seq in (sequences.acquiring.oldest, self._queue.hopeful.oldest) if seq is not None]
         if not not_running:
             return NONE_LACKS
         oldest = min(not_running, key=lambda seq: seq.age)
@@ -234,7 +237,7 @@ class Admission:
         state, queue = self._state, self._queue
         if not state.sequences.num_waiting:
             return True
-        oldest = queue.waiting.oldest
+        oldest = queue.hopeful.oldest
         if oldest is None or queue.resuming or state.sequences.acquiring or state.loans.num_blocks:
             return False
         room = self._room() + len(state.running())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from distkv.control.request.sequence import Sequence
 from distkv.control.timers import Timers
 
 
 class Starvation:
-    """Waiting sequences by size. Who starves is looked at where the memory or the queue has changed, not for all."""
+    """Waiting sequences by size. Who starves is looked at where the memory or the queue has changed, not for all.
+    on_change: called with one that starves, and did not, or the other way round."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, patience_s: float, on_change: Callable[[Sequence], None]) -> None:
+        self._patience_s, self._on_change = patience_s, on_change
         self._by_size: list[tuple[int, float, str, Sequence]] = []
         self._unjudged: dict[str, tuple[Sequence, int]] = {}
         self._pool_blocks: float = math.inf
@@ -58,7 +60,10 @@ class Starvation:
         self._patience.validate()
 
     def _judge(self, seq: Sequence, size: int, pool_blocks: int, now: float) -> None:
+        did_starve = seq.starves
         seq.starve(now if size > pool_blocks else None)
+        if seq.starves != did_starve:
+            self._on_change(seq)
         if seq.starved_since is None:
             self._patience.cancel(seq.request_id)
         else:

@@ -32,15 +32,16 @@ class Filed:
 
 
 class WaitingQueue:
-    """waiting: those in that state. resuming: of them, those that hold KV: few, for memory is. aged: of all that do
-    not run, those that have not for AGED_S. unplaced_blocks, unplaced_tokens: rBlocks that those that hold nothing will
-    need, and their tokens."""
+    """waiting: those in that state. resuming: of them, those that hold KV: few, for memory is. hopeful: of them, those
+    that do not starve; nobody else is ready, or aged. aged: of all that do not run, those that have not for AGED_S.
+    unplaced_blocks, unplaced_tokens: rBlocks that those that hold nothing will need, and their tokens."""
 
     def __init__(self, patience_s: float) -> None:
         self.waiting = AgeOrder()
         self.resuming = AgeOrder()
+        self.hopeful = AgeOrder()
         self.aged = AgeOrder()
-        self.starvation = Starvation(patience_s)
+        self.starvation = Starvation(patience_s, self._refile)
         self.unplaced_blocks = self.unplaced_tokens = 0
         self._filed: dict[str, Filed] = {}
         self._ready = AgeOrder()
@@ -49,6 +50,7 @@ class WaitingQueue:
         self._resting: Timers[str] = Timers()
         self._unseen: dict[str, Sequence] = {}
         self._young: dict[str, Sequence] = {}
+        self._aged_starving: dict[str, Sequence] = {}
         self._ageing: Timers[str] = Timers()
 
     # --- by the book of sequences
@@ -61,6 +63,7 @@ class WaitingQueue:
         """It runs, or has ended."""
         self._unseen.pop(seq.request_id, None)
         self._young.pop(seq.request_id, None)
+        self._aged_starving.pop(seq.request_id, None)
         self._ageing.cancel(seq.request_id)
         if seq in self.aged:
             self.aged.remove(seq)
@@ -70,6 +73,8 @@ class WaitingQueue:
         num_tokens = len(seq.request.tokens)
         filed = self._filed[seq.request_id] = Filed(seq, seq.size_blocks, num_tokens, seq.placement.holds_kv, False)
         self.waiting.add(seq)
+        if not seq.starves:
+            self.hopeful.add(seq)
         self.starvation.add(seq, filed.size)
         if filed.resumes:
             self.resuming.add(seq)
@@ -82,6 +87,8 @@ class WaitingQueue:
         """It does not wait any more."""
         filed = self._filed.pop(seq.request_id)
         self.waiting.remove(seq)
+        if not seq.starves:
+            self.hopeful.remove(seq)
         self.starvation.remove(seq, filed.size)
         if filed.resumes:
             self.resuming.remove(seq)
@@ -90,7 +97,7 @@ class WaitingQueue:
             self.unplaced_tokens -= filed.tokens
         self._resting.cancel(seq.request_id)
         if filed.ready:
-            self._unready(seq, filed.size)
+            self._unready(filed)
 
     # --- by admission
 
@@ -101,10 +108,9 @@ class WaitingQueue:
         self._young.update(self._unseen)
         self._unseen.clear()
         for request_id in self._ageing.take_due(now):
-            self.aged.add(self._young.pop(request_id))
+            self._age(self._young.pop(request_id))
         for request_id in self._resting.take_due(now):
-            if not self._filed[request_id].resumes:
-                self._make_ready(self._filed[request_id])
+            self._rested(self._filed[request_id])
 
     def wake(self, seq: Sequence) -> None:
         """One that holds nothing may try now."""
@@ -156,12 +162,14 @@ class WaitingQueue:
     def validate(self) -> None:
         """The indices say of each what is true of it."""
         assert all(request_id in self._ageing for request_id in self._young)
+        assert not any(seq.starves for seq in self.aged)
+        assert all(seq.starves for seq in self._aged_starving.values())
         self._resting.validate()
         self._ageing.validate()
         self.starvation.validate()
         if not self._filed:
             kept: tuple[Sized, ...] = (
-                self.waiting, self.resuming, self._ready, self._ready_sizes, self._ready_by_size
+                self.waiting, self.resuming, self.hopeful, self._ready, self._ready_sizes, self._ready_by_size
             )  # fmt: skip
             assert not any(map(len, kept)) and self.unplaced_blocks == self.unplaced_tokens == 0
             return
@@ -169,8 +177,10 @@ class WaitingQueue:
         for filed in filed_all:
             seq = filed.seq
             assert (filed.size, filed.resumes) == (seq.size_blocks, seq.placement.holds_kv), f"{filed} is off"
-            assert filed.resumes or filed.ready != (seq.request_id in self._resting), f"{seq.request_id} is lost"
+            rests = seq.request_id in self._resting
+            assert filed.ready == (not rests and not filed.resumes and not seq.starves), f"{seq.request_id} is lost"
         assert set(self.waiting) == {filed.seq for filed in filed_all}
+        assert set(self.hopeful) == {filed.seq for filed in filed_all if not filed.seq.starves}
         assert set(self.resuming) == {filed.seq for filed in filed_all if filed.resumes}
         ready = [filed for filed in filed_all if filed.ready]
         assert set(self._ready) == {filed.seq for filed in ready}
@@ -181,6 +191,33 @@ class WaitingQueue:
         assert self.unplaced_blocks == sum(filed.size for filed in unplaced)
         assert self.unplaced_tokens == sum(len(filed.seq.request.tokens) for filed in unplaced)
 
+    def _age(self, seq: Sequence) -> None:
+        if seq.starves:
+            self._aged_starving[seq.request_id] = seq
+        else:
+            self.aged.add(seq)
+
+    def _rested(self, filed: Filed) -> None:
+        if not filed.resumes and not filed.seq.starves:
+            self._make_ready(filed)
+
+    def _refile(self, seq: Sequence) -> None:
+        """It starves, and did not, or the other way round: nobody waits behind what cannot begin."""
+        filed = self._filed[seq.request_id]
+        if seq.starves:
+            self.hopeful.remove(seq)
+            if filed.ready:
+                self._unready(filed)
+            if seq in self.aged:
+                self.aged.remove(seq)
+                self._age(seq)
+            return
+        self.hopeful.add(seq)
+        if self._aged_starving.pop(seq.request_id, None) is not None:
+            self._age(seq)
+        if seq.request_id not in self._resting:
+            self._rested(filed)
+
     def _make_ready(self, filed: Filed) -> None:
         filed.ready = True
         self._ready.add(filed.seq)
@@ -189,10 +226,11 @@ class WaitingQueue:
             insort(self._ready_sizes, filed.size)
         self._ready_by_size[filed.size].add(filed.seq)
 
-    def _unready(self, seq: Sequence, size: int) -> None:
-        self._ready.remove(seq)
-        same = self._ready_by_size[size]
-        same.remove(seq)
+    def _unready(self, filed: Filed) -> None:
+        filed.ready = False
+        self._ready.remove(filed.seq)
+        same = self._ready_by_size[filed.size]
+        same.remove(filed.seq)
         if not same:
-            del self._ready_by_size[size]
-            del self._ready_sizes[bisect_left(self._ready_sizes, size)]
+            del self._ready_by_size[filed.size]
+            del self._ready_sizes[bisect_left(self._ready_sizes, filed.size)]

@@ -8,7 +8,7 @@ from distkv import events
 from distkv.config import MembershipSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
-from distkv.sim.drawn.cluster import GMANAGER, SimCluster
+from distkv.sim.drawn.cluster import BLOCK, GMANAGER, SimCluster
 from tests.sim.parts import check, prompt
 
 
@@ -135,3 +135,19 @@ def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) 
     cluster.run(2.0)
     handled = sum(node.num_events for node in cluster.nodes.values()) - before
     assert handled <= idle * 4 * 2.2, "four heartbeats, each a Tick and an acknowledgement"
+
+
+@pytest.mark.parametrize("pools", [[16, 48], [16, 48, 16]], ids=["its only creditor", "one of two"])
+def test_nobody_waits_for_one_whose_memory_is_gone(pools: list[int]) -> None:
+    """It waits for a minute for its creditor to come back; younger ones that fit went by it until they had had as much
+    as it needs, and then waited as long."""
+    cluster = SimCluster(pools)
+    cluster.submit("i0", "giant", prompt(40 * BLOCK), 8)
+    assert cluster.run(30, lambda: len(cluster.outcomes["giant"].tokens) >= 2)
+    cluster.kill("i1")
+    for number in range(25):
+        cluster.submit("i0", f"s{number}", prompt(2 * BLOCK, number), 4)
+        assert cluster.run(5.0, lambda number=number: len(cluster.outcomes[f"s{number}"].tokens) == 4), number
+        cluster.run(2.0)
+    ended = cluster.outcomes["giant"].ended
+    assert ended is None or "did not come back" in ended.reason
