@@ -52,6 +52,8 @@ def test_steps_may_fall(tmp_path: Path) -> None:
         ({"attention": [[8, 0.2], [16, 0.1]]}, "attention falls from 0.2 to 0.1 s at 16"),
         ({"serving": [[8, 0.0]]}, "serving is 0 everywhere"),
         ({"step": [[1, 0.0], [8, 0.1]]}, "step takes no time for 1"),
+        ({"step": [[1, 0.1], [2, 0.0], [8, 0.1]]}, "step takes no time for 2"),
+        ({"remote_step": [[1, 0.1], [8, 0.0]]}, "remote_step is 0 everywhere"),
         ({"step": []}, r"length >= 1 - at `\$.profile.step`"),
         ({"step": [[1, -0.1]]}, "`float` >= 0"),
         ({"step": [[0, 0.1]]}, "`int` >= 1"),

@@ -98,8 +98,8 @@ class Profile(Value, frozen=True):
                     raise ValueError(f"{name} falls from {before.seconds:g} to {after.seconds:g} s at {after.size}")
             if points and not points[-1].seconds:
                 raise ValueError(f"{name} is 0 everywhere")
-            if points and name in STEPS and not points[0].seconds:
-                raise ValueError(f"{name} takes no time for {points[0].size}")
+            if name in STEPS and (instant := next((one for one in points if not one.seconds), None)):
+                raise ValueError(f"{name} takes no time for {instant.size}")
 
     @property
     def can_crowd(self) -> bool:
