@@ -21,7 +21,13 @@ from distkv.control.performance.model import PerformanceModel
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.profile import Profile
-from distkv.wire.messages.to_gmanager import MAX_WAITING_SIZES, Heartbeat, RequestPlacementEntry, WaitingRequest
+from distkv.wire.messages.to_gmanager import (
+    MAX_REPORTED,
+    MAX_WAITING_SIZES,
+    Heartbeat,
+    RequestPlacementEntry,
+    WaitingRequest,
+)
 
 STATES: dict[str, InstanceState] = {state: state for state in get_args(InstanceState)}
 
@@ -148,6 +154,7 @@ class Entry:
             beat.max_num_seqs,
             beat.generated_per_s,
             member.max_model_len,
+            beat.wanted_back,
         )
 
     def _still_waiting(self, beat: Heartbeat) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -197,6 +204,9 @@ class Entry:
                 self.placement[key] = placed
             else:
                 self.placement.pop(key, None)
+        if len(self.placement) > self.member.total_blocks + MAX_REPORTED:  # each has an rBlock of its pool, or is gone
+            self.placement, self.placed_seq = {}, 0
+            return False
         self.placed_seq = heartbeat.seq
         return True
 

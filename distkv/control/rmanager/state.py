@@ -1,9 +1,9 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
-Each field has one part that changes it: the pool changes here, which `sequences` there are in
-RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` and `leaves_at`
-in Drain, `is_short` and `lacks_more` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper;
-everybody else asks. `counters` grow where something is counted.
+Each field has one part that changes it: the pool changes here, which `sequences` there are in RequestLifecycle and
+their states in Admission, `members` and `suspects` in PeerBook, `instance_state` and `leaves_at` in Drain, `is_short`,
+`lacks_more` and `demanded_at` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody
+else asks. `counters` grow where something is counted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class RManagerState:
     worker counts what concerns tensors. is_short: an own request waits for memory that is lent; lacks_more: it lacks
     more than is lent. policy: as a gManager said last, see `Members.policy`. num_debts: spans that are owed, grants
     still being collected included. owed: creditors of these. pinned_debtor: what is lent to it is not reclaimed now;
-    empty is nobody. leaves_at: when this instance exits at the latest, once it drains.
+    empty is nobody. leaves_at: when this instance exits at the latest, once it drains. demanded_at: when lent memory
+    was demanded back last.
     """
 
     settings: RManagerSettings
@@ -97,6 +98,7 @@ class RManagerState:
     lacks_more: bool = False
     pinned_debtor: str = ""
     leaves_at: float = math.inf
+    demanded_at: float = -math.inf
     policy: str = "contract"
     num_debts: int = 0
     histories: Histories = field(default_factory=Histories)

@@ -141,6 +141,7 @@ class Heartbeat(Message, frozen=True):
     arrived: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_ARRIVED)] = ()
     #: tokens that it generated each second of the last 5 s, or since the heartbeat before if that is longer ago
     generated_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    wanted_back: bool = False  #: it demanded lent memory back in the last 30 s: no move there is to be planned
 
 
 def as_sign_of_life(heartbeat: Heartbeat) -> Heartbeat:

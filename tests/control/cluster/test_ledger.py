@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from distkv.control.cluster.ledger import Entry, Ledger
 from distkv.control.cluster.policy.interface import InstanceView
-from distkv.wire.messages.to_gmanager import Debtor, Heartbeat, LongRequest, RequestPlacementEntry, as_sign_of_life
+from distkv.wire.messages.to_gmanager import (
+    MAX_REPORTED,
+    Debtor,
+    Heartbeat,
+    LongRequest,
+    RequestPlacementEntry,
+    as_sign_of_life,
+)
 from tests.control.parts import BLOCK, make_member
 from tests.control.performance.profiles import make_profile
 
@@ -159,3 +166,10 @@ def test_a_view_says_what_the_heartbeat_said(ledger: Ledger) -> None:
     assert (view.instance_id, view.state, view.host_key, view.block_tokens) == ("a", "starting", "host", BLOCK)
     assert (view.load, view.overdrawn_blocks) == (told["running"] + told["waiting"], 0)
     assert view.model is not None and view.profile == view.model.profile == make_profile()
+
+
+def test_no_more_is_kept_than_an_instance_can_hold(ledger: Ledger) -> None:
+    """Each entry has an rBlock of its pool; who tells of more is asked for all that there is."""
+    assert ledger.apply(beat(1, full=True, placed={f"r{number}": 1 for number in range(MAX_REPORTED)}))
+    taken = [ledger.apply(beat(seq, base=1, placed={f"s{seq}": 1})) for seq in range(2, 40)]
+    assert taken.index(False) == 16 and len(ledger.entries["a"].placement) <= MAX_REPORTED

@@ -61,6 +61,7 @@ def test_after_a_while_as_many_as_are_missing_and_again_until_they_are_back() ->
     short.clock.advance(0.01)
     assert short.look() == [("b", 2, DEADLINE_S)], "one that gives all of it"
     assert short.state.counters.reclaimed_blocks == 4 and short.look() == []
+    assert short.state.demanded_at == short.clock.now()
     short.clock.advance(REMIND_S)
     assert short.look() == [("b", 2, DEADLINE_S - REMIND_S)]
     short.state.loans.close(short.second, (0, 1, 2))

@@ -13,6 +13,7 @@ from distkv.control.rmanager.reports.heartbeats import (
     IN_VAIN,
     IN_VAIN_S,
     KEPT_HEARTBEATS,
+    WANTED_BACK_S,
     Heartbeats,
 )
 from distkv.control.rmanager.state import RManagerState
@@ -360,3 +361,15 @@ def test_what_does_not_fit_one_heartbeat_comes_with_the_next(monkeypatch: pytest
         told |= {entry.req_id for entry in beat.entries}
         heartbeats.on_ack(HeartbeatAck(seq=beat.seq))
     assert told == set("abcde")
+
+
+def test_who_wanted_memory_back_says_so_for_a_while() -> None:
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    told = []
+    for now in (100.0, 101.0, 100.0 + WANTED_BACK_S, 101.0 + WANTED_BACK_S):
+        assert heartbeats.due(now)
+        told.append(heartbeats.build(0).wanted_back)
+        if now == 100.0:
+            state.demanded_at = 100.5
+    assert told == [False, True, True, False]

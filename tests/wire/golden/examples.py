@@ -74,6 +74,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             dropped_moves=(DroppedMove(epoch=PlanEpoch(incarnation=BORN_0, counter=7), why="it does not run"),),
             arrived=("req-8", "req-9~5e1f"),
             generated_per_s=1480.5,
+            wanted_back=True,
         ),
     ),
     "BorrowQuery": (

@@ -11,7 +11,9 @@ ends with fewer rBlocks at home, and nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from distkv import events
 from distkv.control.cluster.debts.debt_graph import Cycle
@@ -28,8 +30,11 @@ ANSWER_S = 1.0
 """For all members to freeze, and to say that they have swapped when the freeze is over."""
 REST_PERIODS = 4.0
 """Heartbeats of its members after a run, until they may be in another one."""
-REFUSED_REST_S = 10.0
-"""After a run that came to nothing, so that it is not tried over and over."""
+REFUSED_REST_S, LONGEST_REST_S = 10.0, 160.0
+"""After a run that came to nothing its cycle is left alone so long at first, and twice as long each time; and who it
+was for is in no other one at first. The rest of them are in smaller ones meanwhile."""
+MOST_KEPT = 1024
+"""Cycles that came to nothing and are remembered."""
 MOST_LOOKS = 2048
 """Debts that are looked at in one period: about two milliseconds."""
 MOST_MEMBERS = 64
@@ -51,6 +56,13 @@ class Run:
     num_blocks: int = 0
 
 
+class Rest(NamedTuple):
+    """A cycle is left alone until then."""
+
+    until: float
+    seconds: float
+
+
 class Dgfm:
     """The runs of one gManager. What it has to say comes out of `take_commands`.
 
@@ -68,6 +80,7 @@ class Dgfm:
         self._busy: dict[str, Run] = {}
         self._due: Timers[int] = Timers()
         self._resting: Timers[str] = Timers()
+        self._in_vain: dict[tuple[str, ...], Rest] = {}
         self._look_at = -math.inf
         self._commands: list[GManagerCommand] = []
 
@@ -75,7 +88,11 @@ class Dgfm:
         """All that has come was read: end what is over, and look for cycles when it is time."""
         for number in self._due.take_due(now):
             run = self._runs[number]
-            self._end(run, _less(run, now) if run.num_blocks else _missing(run), now)
+            if run.num_blocks:
+                self._end(run, _less(run, now), now)
+            else:
+                missing = [member for member in run.cycle.members if member not in run.frozen]
+                self._end(run, f"{', '.join(missing)} did not answer within {ANSWER_S:g} s", now, missing)
         if self._ledger.debt_graph.is_suspicious and now >= self._look_at:
             self._look_at = now + self._period_s
             self._resting.take_due(now)
@@ -96,14 +113,15 @@ class Dgfm:
         if run is None or run.num_blocks:
             return
         if not message.num_blocks:
-            self._end(run, f"{message.instance_id}: {message.reason}", now)
+            self._end(run, f"{message.instance_id}: {message.reason}", now, [message.instance_id])
             return
         run.frozen[message.instance_id] = message
         if len(run.frozen) < len(run.cycle.members):
             return
         num_blocks = min(run.cycle.num_blocks, *(one.num_blocks for one in run.frozen.values()))
         if num_blocks < self._least_blocks:
-            self._end(run, f"one of them could bring home {counted(num_blocks, 'rBlock')} only", now)
+            short = [name for name, one in run.frozen.items() if one.num_blocks == num_blocks]
+            self._end(run, f"one of them could bring home {counted(num_blocks, 'rBlock')} only", now, short)
         elif not any(one.spare_blocks for one in run.frozen.values()):
             self._end(run, "none of them has a slot to begin with", now)
         else:
@@ -124,7 +142,10 @@ class Dgfm:
     def _look(self, now: float) -> None:
         begun = 0
         for cycle in self._ledger.debt_graph.cycles(MOST_LOOKS, self._is_free):
-            if begun < MOST_BEGUN and len(cycle.members) <= MOST_MEMBERS and all(map(self._is_free, cycle.members)):
+            rest = self._in_vain.get(cycle.members)
+            if begun == MOST_BEGUN or len(cycle.members) > MOST_MEMBERS or (rest is not None and now < rest.until):
+                continue
+            if all(map(self._is_free, cycle.members)):
                 begun += 1
                 self._begin(cycle, now)
 
@@ -151,15 +172,23 @@ class Dgfm:
             self._tell(member, freeze)
         self._publish(events.DgfmBegun(run=run.epoch.counter, members=_names(run), blocks=cycle.frees))
 
-    def _end(self, run: Run, why: str, now: float) -> None:
+    def _end(self, run: Run, why: str, now: float, because_of: Iterable[str] = ()) -> None:
+        """because_of: those for whom it came to nothing, as far as it is known."""
         del self._runs[run.epoch.counter]
         self._due.cancel(run.epoch.counter)
         blocks = sum(run.swapped.values())
-        rest_s = REST_PERIODS * self._period_s if blocks else REFUSED_REST_S
         for member in run.cycle.members:
             del self._busy[member]
-            self._resting.set(member, now + rest_s)
+            self._resting.set(member, now + REST_PERIODS * self._period_s)
             self._tell(member, Thaw(run=run.epoch))
+        for member in because_of:
+            self._resting.set(member, now + REFUSED_REST_S)
+        before = self._in_vain.pop(run.cycle.members, None)
+        if not blocks:
+            seconds = REFUSED_REST_S if before is None else min(LONGEST_REST_S, 2 * before.seconds)
+            self._in_vain[run.cycle.members] = Rest(now + seconds, seconds)
+            if len(self._in_vain) > MOST_KEPT:
+                del self._in_vain[next(iter(self._in_vain))]
         ended = events.DgfmEnded(
             run=run.epoch.counter,
             members=_names(run),
@@ -191,12 +220,6 @@ class Dgfm:
             assert run.num_blocks <= run.cycle.num_blocks and not (run.swapped and not run.num_blocks)
         self._due.validate()
         self._resting.validate()
-
-
-def _missing(run: Run) -> str:
-    """Why it came to nothing: who did not freeze."""
-    missing = [member for member in run.cycle.members if member not in run.frozen]
-    return f"{', '.join(missing)} did not answer within {ANSWER_S:g} s"
 
 
 def _less(run: Run, now: float) -> str:

@@ -31,13 +31,13 @@ NOWHERE = Place()
 
 
 def place_of(view: InstanceView) -> Place:
-    """Where an instance is filed by what policies see of it. One that lends is no debtor; one that owes, or
-    where requests wait for memory, is no creditor."""
+    """Where an instance is filed by what policies see of it. One that lends is no debtor; one that owes,
+    where requests wait for memory, or that wanted back what it lent, is no creditor."""
     if view.state != "ready" or not view.total_blocks:
         return NOWHERE
     needs = bool(view.waiting_sizes) or view.growing_blocks > view.free_blocks
     sends = bool(view.longest) and not view.lent_blocks
-    lends = view.lendable_blocks > 0 and not view.borrowed_blocks and not view.waiting
+    lends = view.lendable_blocks > 0 and not (view.borrowed_blocks or view.waiting or view.wanted_back)
     used = 100 * (view.total_blocks - view.free_blocks) // view.total_blocks
     owes = view.borrowed_blocks > 0 and not view.waiting and view.running > 0
     return Place(view.running if sends else None, sends and needs, used if lends else None, owes, fullness_of(view))

@@ -1,15 +1,16 @@
 """Account of what was planned: so that nothing ping-pongs, and a plan that did not pay is not made again at once.
 
 A move takes a while until heartbeats tell of it, so its request is left alone meanwhile, and longer before it goes the
-other way. What heartbeats have shown is judged some time later: what both instances have generated since then is
-compared with what they generated before, for as long. A debtor whose moves did not pay is left alone for a while that
-doubles; one that did ends that. What was dropped, by the word of the debtor or because nothing is ever seen of it, says
-nothing of what a move brings: it is told and forgotten, and may be planned again at once, unless another move of the
-same request was planned together with it.
+other way. What heartbeats have shown is judged some time later: what the instances have generated since then is
+compared with what they generated before, for as long, of all moves that were planned for a debtor at once. A debtor
+whose moves did not pay is left alone for a while that doubles; such as did end that. What was dropped, by the word of
+the debtor or because nothing is ever seen of it, says nothing of what a move brings: it is told and forgotten, and may
+be planned again at once, unless another move of the same request was planned together with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -52,7 +53,7 @@ class Placed(NamedTuple):
 class Planned:
     """A move that was planned `at`, when its debtor, of this incarnation, had sent the heartbeat `seq`.
 
-    before: tokens that both instances generated each second until then. placed: its request then.
+    before: tokens that each of both instances generated each second until then. placed: its request then.
     """
 
     move: Move
@@ -60,7 +61,7 @@ class Planned:
     at: float
     incarnation: int
     seq: int
-    before: float
+    before: dict[str, float]
     placed: Placed
 
 
@@ -129,7 +130,14 @@ class Plans:
         self._unseen, self._open = unseen, {planned.move.request_id for planned in unseen}
         due = [planned for planned in self._seen if planned.at + JUDGE_S <= now]
         self._seen = [planned for planned in self._seen if planned.at + JUDGE_S > now]
-        return [self._drop(*one) for one in dropped] + [self._judge(planned) for planned in due]
+        together: dict[tuple[str, float], list[Planned]] = {}
+        for planned in due:
+            if not planned.move.is_homeward:
+                together.setdefault((planned.move.debtor_id, planned.at), []).append(planned)
+        for (debtor_id, _), moves in together.items():
+            gain, before = self._gain(moves)
+            self._remember(debtor_id, paid=gain >= -LEAST_LOSS * before)
+        return [self._drop(*one) for one in dropped] + [self._judged(planned) for planned in due]
 
     def put(self, move: Move) -> PlanEpoch:
         """A move was planned, for a debtor that was heard."""
@@ -139,7 +147,7 @@ class Plans:
         epoch = PlanEpoch(self._incarnation, self._counter)
         _note(self._planned, move.request_id, self._now)
         incarnation, seq = entry.member.incarnation, entry.heartbeat.seq
-        before, placed = self._generated(move), self._placed(move)
+        before, placed = self._generated({move.debtor_id, move.creditor_id}), self._placed(move)
         self._unseen.append(Planned(move, epoch, self._now, incarnation, seq, before, placed))
         self._open.add(move.request_id)
         del self._unseen[:-MOST_UNSEEN]
@@ -192,11 +200,9 @@ class Plans:
             why=why,
         )
 
-    def _judge(self, planned: Planned) -> events.MoveJudged:
+    def _judged(self, planned: Planned) -> events.MoveJudged:
         move = planned.move
-        gain = self._generated(move) - planned.before
-        if not move.is_homeward:
-            self._remember(move.debtor_id, paid=gain >= -LEAST_LOSS * planned.before)
+        gain, _ = self._gain([planned])
         return events.MoveJudged(
             request_id=move.request_id,
             debtor=move.debtor_id,
@@ -215,9 +221,17 @@ class Plans:
         if len(self._pauses) > MOST_KEPT:
             del self._pauses[next(iter(self._pauses))]
 
-    def _generated(self, move: Move) -> float:
-        views = (self._ledger.balance.get(name) for name in {move.debtor_id, move.creditor_id})
-        return sum(view.generated_per_s for view in views if view is not None)
+    def _generated(self, names: Iterable[str]) -> dict[str, float]:
+        """Of those of them that are there."""
+        views = ((name, self._ledger.balance.get(name)) for name in names)
+        return {name: view.generated_per_s for name, view in views if view is not None and view.state == "ready"}
+
+    def _gain(self, moves: Sequence[Planned]) -> tuple[float, float]:
+        """How many more tokens their instances generate each second, and how many they did before; who is gone says
+        nothing of a move."""
+        before = {name: rate for planned in moves for name, rate in planned.before.items()}
+        now = self._generated(before)
+        return sum(rate - before[name] for name, rate in now.items()), sum(before[name] for name in now)
 
     def _is_quiet(self, request_id: str) -> bool:
         """Whether what was planned for it last was seen, or dropped, and that was not just now."""

@@ -45,8 +45,7 @@ class Elsewhere:
 
     def _fitting(self, instance_id: str, num_tokens: int) -> InstanceView | None:
         """The one with most to spare, if that is enough; not the instance itself."""
-        best = max(
-            (name for name in self._spare if name != instance_id), key=lambda name: self._spare[name], default=""
-        )
+        able = (name for name, view in self._views.items() if name != instance_id and view.takes(num_tokens))
+        best = max(able, key=lambda name: self._spare[name], default="")
         view = self._views.get(best)
         return view if view is not None and view.blocks_for(num_tokens) <= self._spare[best] else None

@@ -24,8 +24,9 @@ from distkv.wire.messages.to_gmanager import BorrowQuery
 
 MOST_HOSTS = 16
 """That one plan looks at; the next one goes on behind them."""
-MOST_CREDITORS = 4
-"""Of the least full instances of a host, for its fullest."""
+MOST_CREDITORS, MOST_READ = 4, 64
+"""Of the least full instances of a host, for its fullest: those that are predicted for, and those among which they are
+looked for."""
 BELOW = 0.95
 """Of `even_ahead`: so far ahead may be who has let blocks leave, so that what it generates next moves nothing."""
 MOST_LOSS = 0.02
@@ -71,9 +72,10 @@ class EvenPolicy:
         mean = fullness.mean(host_key)
         excess = int((_used(debtor) - mean - BELOW * self._ahead) * debtor.total_blocks)
         most = min(longest.movable_blocks, excess)
-        views = map(balance.get, islice(fullness.emptiest(host_key), MOST_CREDITORS))
-        for creditor in (view for view in views if view is not None):
-            num_blocks = min(most, _room(creditor, mean), _room_for(creditor, debtor))
+        views = (balance.get(name) for name in islice(fullness.emptiest(host_key), MOST_READ))
+        rooms = ((view, _room(view, debtor, mean)) for view in views if view is not None)
+        for creditor, room in islice((one for one in rooms if one[1] > 0), MOST_CREDITORS):
+            num_blocks = min(most, room)
             gain = _gain(debtor, creditor, num_blocks, balance) if num_blocks > 0 else None
             if gain is not None:
                 yield Move(
@@ -90,15 +92,12 @@ def _used(view: InstanceView) -> float:
     return (view.total_blocks - view.free_blocks) / view.total_blocks
 
 
-def _room(creditor: InstanceView, mean: float) -> int:
-    """rBlocks that it could lend without being fuller than the mean."""
+def _room(creditor: InstanceView, debtor: InstanceView, mean: float) -> int:
+    """rBlocks that it could lend to this debtor without being fuller than the mean, or wanting them back."""
+    is_able = creditor.block_tokens == debtor.block_tokens and creditor.model is not None
+    if not is_able or creditor.waiting or creditor.wanted_back or creditor.instance_id == debtor.instance_id:
+        return 0
     return min(creditor.lendable_blocks, int((mean - _used(creditor)) * creditor.total_blocks))
-
-
-def _room_for(creditor: InstanceView, debtor: InstanceView) -> int:
-    """rBlocks that it may have of this debtor's at all."""
-    is_able = creditor.block_tokens == debtor.block_tokens and not creditor.waiting and creditor.model is not None
-    return creditor.total_blocks if is_able and creditor.instance_id != debtor.instance_id else 0
 
 
 def _gain(debtor: InstanceView, creditor: InstanceView, num_blocks: int, balance: Balance) -> float | None:

@@ -33,10 +33,12 @@ from distkv.wire.messages.to_gmanager import BorrowQuery, LongRequest
 
 MOST_LOOKS = {True: 48, False: 16}
 """Debtors that one plan looks at: those that need memory, and others. As many as of the others could recall."""
-MOST_CREDITORS = 8
-"""Of those that are least used, for all debtors of a plan."""
+MOST_CREDITORS, MOST_READ = 8, 64
+"""Of those that are least used, for all debtors of a plan, and those among which they are looked for."""
 MOST_PREDICTIONS = 96
 """How often one plan predicts what two instances generate: about two milliseconds."""
+KEPT_PREDICTIONS = {True: 32, False: 16}
+"""Of these, those that debtors that need memory, and others, leave for what a plan looks at after them."""
 ENOUGH = 0.99
 """Of moves that gain so much of the most, that of the fewest rBlocks is planned."""
 
@@ -72,9 +74,10 @@ class _Plan:
         self._balance = balance
         self._recent = recent
         self._left = MOST_PREDICTIONS
-        views = list(islice(balance.least_used(), MOST_CREDITORS))
-        self._elsewhere = Elsewhere(views)
-        self._creditors = [Creditor(view, view.model) for view in views if view.model is not None]
+        views = list(islice(balance.least_used(), MOST_READ))
+        self._elsewhere = Elsewhere(views[:MOST_CREDITORS])
+        able = (Creditor(view, view.model) for view in views if view.model is not None)
+        self._creditors = list(islice(able, MOST_CREDITORS))
         self.moves: list[Move] = []
 
     # --- outward
@@ -82,17 +85,19 @@ class _Plan:
     def outward(self) -> None:
         """Debtors by ascending batch, those that need memory before those that could only be faster."""
         for needs in (True, False):
+            keep = KEPT_PREDICTIONS[needs]
             for count, view in enumerate(self._balance.debtors(self._recent.went_to[needs], needs=needs)):
-                if count == MOST_LOOKS[needs] or self._left <= 0:
+                if count == MOST_LOOKS[needs] or self._left <= keep:
                     break
                 self._recent.went_to[needs] = view.running, view.instance_id
-                self._relieve(view)
+                self._relieve(view, keep)
             else:
                 self._recent.went_to[needs] = None
 
-    def _relieve(self, view: InstanceView) -> None:
-        """Have blocks of its longest request leave, creditor by creditor, until one on the same host gains nothing;
-        behind one over a network that does not, only those on the same host are looked at."""
+    def _relieve(self, view: InstanceView, keep: int) -> None:
+        """Have blocks of its longest request leave, creditor by creditor, until one on the same host gains nothing, or
+        `keep` predictions are left; behind one over a network that does not, only those on the same host are looked
+        at."""
         view = self._staying(view)
         model = view.model
         longest = next((one for one in view.longest if self._recent.may_leave(one.request_id)), None)
@@ -119,7 +124,7 @@ class _Plan:
                 return
             else:
                 is_near_only = True
-            if not left or self._left <= 0:
+            if not left or self._left <= keep:
                 return
 
     def _staying(self, view: InstanceView) -> InstanceView:

@@ -30,7 +30,8 @@ class InstanceView(msgspec.Struct, frozen=True, gc=False):
     requests that wait there, and all of them. profile, model: what its hardware does, and predictions by it; None if
     that is not known. The others are as its last heartbeat told them, and 0 before the first; overdrawn_blocks:
     promised to requests on their way and not free; longest: those of the running ones that most rBlocks could leave.
-    waiting_sizes, waiting_tokens: of waiting requests that were not sent on since then. max_model_len: as in `Member`.
+    waiting_sizes, waiting_tokens: of waiting requests that were not sent on since then. max_model_len: as in `Member`;
+    wanted_back: as in `Heartbeat`.
     """
 
     instance_id: str
@@ -63,6 +64,7 @@ class InstanceView(msgspec.Struct, frozen=True, gc=False):
     max_num_seqs: int = 0
     generated_per_s: float = 0.0
     max_model_len: int = 0
+    wanted_back: bool = False
 
     def takes(self, num_tokens: int) -> bool:
         """Whether a request of so many tokens, prompt and output, is no longer than it lets any be."""

@@ -212,6 +212,7 @@ class Reclaimer:
         self._cooling[loan.debtor_id] = now + 2 * state.settings.reclaim_deadline_s
         blocks = loan.num_demanded
         state.counters.reclaimed_blocks += blocks
+        state.demanded_at = now
         state.publish(events.Reclaimed(request_id=loan.request_id, debtor=loan.debtor_id, blocks=blocks, why=why))
         self._tell(loan, now)
 

@@ -35,6 +35,8 @@ EARLY_S = 0.1
 IN_VAIN, IN_VAIN_S = 4, 1.0
 """Early heartbeats for requests that come while the gManager's last answer knew no room for them: so many at once,
 then one in so many seconds. Else all instances would beat as often as they may, for nothing, while all are full."""
+WANTED_BACK_S = 30.0
+"""For so long nothing is planned to go where memory was demanded back: it would be demanded back again."""
 GENERATED_S = 5.0
 """What was generated is told of so many seconds."""
 
@@ -174,6 +176,7 @@ class Heartbeats:
             dropped_moves=dropped_moves,
             arrived=arrived,
             generated_per_s=self._generated_per_s(),
+            wanted_back=self._last_at - state.demanded_at < WANTED_BACK_S,
         )
 
     def on_ack(self, ack: HeartbeatAck) -> None:

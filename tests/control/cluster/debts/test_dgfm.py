@@ -129,6 +129,37 @@ def test_what_comes_to_nothing_is_not_tried_again_at_once(answer: dict[str, Any]
     assert runs == 1
 
 
+@pytest.mark.parametrize(
+    ("larger", "answer"),
+    [
+        ({("a", "b"): 9, ("b", "a"): 9}, {"num_blocks": 0, "reason": "it is draining"}),
+        ({("a", "b"): 9, ("b", "a"): 9}, {"spare_blocks": 0}),
+        ({("b", "c"): 9, ("c", "a"): 8, ("a", "b"): 8}, {"num_blocks": 0, "reason": "it is draining"}),
+    ],
+    ids=["refuses", "full", "a wider way back"],
+)
+def test_one_that_comes_to_nothing_keeps_no_smaller_one_from_being_swapped(
+    larger: dict[tuple[str, str], int], answer: dict[str, Any]
+) -> None:
+    """They share a member, and the larger one was begun again and again, whenever all had rested."""
+    managed = Managed()
+    managed.gm = GManager(MembershipSettings(), AdviceSettings(dgfm_min_blocks=4))
+    for name in "abc":
+        managed.join(name)
+    debts = {("c", "b"): 6} | ({("b", "c"): 6} | larger)
+    begun: list[str] = []
+    for _ in range(60):
+        lend(managed, debts)
+        begun += [event.members for event in managed.events(events.DgfmBegun)]
+        for name, freeze in told(managed, Freeze).items():
+            managed.hear(
+                name, Frozen(instance_id=name, run=freeze.run, **{"num_blocks": 8} | (answer if name == "a" else {}))
+            )
+        if "b, c" in begun:
+            break
+    assert begun[-1] == "b, c" and len(begun) <= 3, begun
+
+
 def test_a_member_that_says_nothing_more_ends_the_run_when_the_freeze_has_ended() -> None:
     managed = begun()
     for name in "abc":

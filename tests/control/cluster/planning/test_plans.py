@@ -233,13 +233,39 @@ def test_a_debtor_whose_moves_do_not_pay_has_pauses_that_double_until_one_does()
     assert kept.plans.may_plan_for("a"), "it begins with the first pause again"
 
 
-def test_a_creditor_that_is_gone_generates_nothing() -> None:
+def test_a_creditor_that_is_gone_says_nothing_of_its_move() -> None:
     kept = Kept()
     kept.put(OUT, 0.0)
     kept.begin(0.5)
+    kept.batch["a"] = 2
+    kept.beat()
+    kept.ledger.entries["b"].state = "dead"
     kept.ledger.forget("b")
     (judged,) = kept.begin(JUDGE_S)
-    assert isinstance(judged, MoveJudged) and round(judged.achieved_tokens_per_s) == -200
+    assert isinstance(judged, MoveJudged) and round(judged.achieved_tokens_per_s) == 100
+    assert kept.plans.may_plan_for("a")
+
+
+@pytest.mark.parametrize("order", ["bcd", "dcb"])
+@pytest.mark.parametrize(("lost", "pauses"), [(0, False), (1, True)])
+def test_the_moves_of_one_plan_are_judged_together(order: str, lost: int, pauses: bool) -> None:
+    """Each doubled the pause, and the last one decided whether there was any."""
+    kept = Kept()
+    for name in "cd":
+        kept.batch[name], kept.seqs[name] = 1, 0
+        kept.ledger.add(Entry(make_member(name), 0.0, state="ready"))
+        kept.tell(name, {}, False)
+    kept.begin(100.0)
+    for name in order:
+        kept.plans.put(Move(request_id="r", debtor_id="a", creditor_id=name, num_blocks=2))
+    for name in order:
+        kept.batch[name] -= lost * (name == "c")
+        kept.tell(name, {"r": 20}, False)
+    kept.begin(101.0)
+    assert len(kept.begin(100.0 + JUDGE_S)) == 3
+    assert kept.plans.may_plan_for("a") is not pauses
+    kept.begin(100.0 + JUDGE_S + FIRST_PAUSE_S)
+    assert kept.plans.may_plan_for("a")
 
 
 def test_what_is_remembered_is_bounded() -> None:

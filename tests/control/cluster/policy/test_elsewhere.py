@@ -54,3 +54,9 @@ def test_of_a_former_version_all_stay() -> None:
     assert elsewhere.staying(view("d", extra=3))[0].waiting_sizes == (100, 101, 102)
     left, _ = elsewhere.staying(view("d", tokens=(16, 0), extra=1))
     assert left.waiting_sizes == (1, 100) and left.waiting_tokens == (0,)
+
+
+def test_nobody_is_said_to_go_where_it_is_too_long() -> None:
+    """It would not be sent there, and wait for memory that nobody frees."""
+    elsewhere = Elsewhere([view("a", 9, max_model_len=15), view("b", 5)])
+    assert elsewhere.staying(view("d", tokens=(16, 6 * 16)))[1] == {"b": 1}

@@ -106,6 +106,12 @@ def test_who_cannot_have_any_is_passed_over() -> None:
     assert move.creditor_id == "c"
 
 
+@pytest.mark.parametrize("why", [{"lendable_blocks": 0}, {"model": None}, {"wanted_back": True}], ids=str)
+def test_however_many_cannot_have_any(why: dict[str, Any]) -> None:
+    (move,) = plan(view("a", 90), *(view(f"b{number}", **why) for number in range(10)), view("c", 5, running=0))
+    assert move.creditor_id == "c"
+
+
 def moved(views: dict[str, InstanceView], move: Move) -> dict[str, InstanceView]:
     """The cluster once a move is done."""
     debtor, creditor = views[move.debtor_id], views[move.creditor_id]

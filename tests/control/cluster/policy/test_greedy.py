@@ -251,3 +251,24 @@ def test_every_debtor_has_its_turn() -> None:
     policy, recent = GreedyPolicy(), Anything()
     rounds = [policy.plan(index, recent) for _ in range(20)]
     assert any(move.debtor_id == "z" for moves in rounds for move in moves)
+
+
+def test_nothing_goes_where_it_was_wanted_back() -> None:
+    """It would be wanted back again, and leave again."""
+    (move,) = plan(full("a"), view("b", wanted_back=True), view("c", free_blocks=60, lendable_blocks=50))
+    assert move.creditor_id == "c"
+    assert plan(full("a"), view("b", wanted_back=True)) == []
+
+
+def test_creditors_are_looked_for_behind_those_that_nobody_has_measured() -> None:
+    (move,) = plan(full("a"), *(view(f"b{number}", model=None) for number in range(10)), view("c"))
+    assert move.creditor_id == "c"
+
+
+@pytest.mark.parametrize("needs", [12, 40])
+def test_debtors_to_which_no_move_pays_do_not_keep_others_from_bringing_blocks_home(needs: int) -> None:
+    slow = PerformanceModel(make_profile(serving=(Point(1000, 10.0),)))
+    stuck = [full(f"d{number}", model=slow) for number in range(needs)]
+    far = view("b", host_key="x", model=slow, lent_blocks=5, free_blocks=60, lendable_blocks=50)
+    moves = plan(*stuck, at_home(), far, owed={"a": {"b": 5}}, greedy_debtor_batch=64)
+    assert [move.debtor_id for move in moves] == ["a"] and moves[0].is_homeward
