@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -73,6 +74,17 @@ def with_defaults(checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost and its key."""
+    path = tmp_path_factory.mktemp("tls")
+    cert, key = path / "cert.pem", path / "key.pem"
+    how = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    how += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", "req", *how, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
 
 
 @pytest.fixture

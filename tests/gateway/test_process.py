@@ -104,17 +104,6 @@ async def test_a_cancelled_gateway_ends(checkpoint: Path) -> None:
         await task
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost and its key."""
-    path = tmp_path_factory.mktemp("tls")
-    cert, key = path / "cert.pem", path / "key.pem"
-    how = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    how += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(["openssl", "req", *how, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 @pytest.fixture
 def secret_key(certificate: tuple[Path, Path], tmp_path: Path) -> Path:
     """The key of the certificate, with a password."""

@@ -3,7 +3,8 @@
 To accept a connection takes ten microseconds and to serve its request a millisecond, so whoever comes after a thousand
 others would wait a second for them. Accepted ones therefore wait here, and what they have sent is looked at before it
 is read: one that begins like a health check is served at once, others by turns between the addresses that they are
-from. Through TLS nothing can be seen. Who leaves meanwhile is let go at once and takes nobody's place.
+from. Who leaves meanwhile is let go at once and takes nobody's place. Through TLS nothing can be seen, and a handshake
+comes first: so many at a time as have room, and one more ends the oldest.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MOST_LOOKED_AT = 256
 """Of connections that have said something or left since they were accepted, in a turn."""
 PAUSE_S = 1.0
 """After the system had no descriptor or memory for a connection."""
+HANDSHAKE_S = 10.0
+"""For a TLS handshake."""
 _LOOK_BYTES = 16
 _LEFT = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _HEALTH_CHECKS = tuple(f"{method} {path}".encode() for path in HEALTH_PATHS for method in ("GET", "HEAD", "POST"))
@@ -39,7 +42,11 @@ class Acceptor:
     """Takes the connections of `listener`, which listens, and gives each a protocol that `make` makes, until `close`.
 
     most: how many wait here; others wait in the system. tls: None for plain connections. make_room: ends one that is
-    served, for want of a descriptor; False if it knows of none that can be spared. Needs a running loop.
+    served, for want of a descriptor; False if it knows of none that can be spared. room: how many more could be served
+    now. Needs a running loop.
+
+    So many TLS handshakes may be under way. Where there is less room, half of those that may wait here may be
+    handshakes, so that new ones are served when all others are idle or busy.
     """
 
     def __init__(
@@ -51,15 +58,19 @@ class Acceptor:
         tasks: OwnedTasks,
         tls: ssl.SSLContext | None = None,
         make_room: Callable[[], bool] = lambda: False,
+        room: Callable[[], int] = lambda: 0,
     ) -> None:
         self._listener, self._make, self._most = listener, make, most
-        self._turns, self._tasks, self._tls, self._make_room = turns, tasks, tls, make_room
+        self._turns, self._tasks, self._tls = turns, tasks, tls
+        self._make_room, self._room = make_room, room
         self._loop = asyncio.get_running_loop()
         self._checks: ClientQueue[socket.socket] = ClientQueue()
         """Those that have begun a health check."""
         self._waiting: ClientQueue[socket.socket] = ClientQueue()
         self._watched: dict[int, tuple[str, socket.socket]] = {}
         """Those that wait, by descriptor: whether they leave, and say something if they have not yet."""
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
         self._news = select.epoll()
         self._pause: asyncio.TimerHandle | None = None
         self._is_accepting = self._is_closed = False
@@ -79,6 +90,8 @@ class Acceptor:
         for queue in (self._checks, self._waiting):
             while queue:
                 queue.take()[1].close()
+        while self._cut_oldest_handshake():
+            pass
 
     def _go_on(self) -> None:
         self._pause = None
@@ -94,7 +107,8 @@ class Acceptor:
     def _accept(self) -> None:
         ends_s = time.monotonic() + ACCEPT_S
         while time.monotonic() < ends_s:
-            if len(self._waiting) + len(self._checks) >= self._most:
+            without_room = min(len(self._handshakes) - self._room(), self._most // 2)
+            if len(self._waiting) + len(self._checks) + max(0, without_room) >= self._most:
                 self._stop()  # until one of them has been served
                 return
             try:
@@ -104,7 +118,7 @@ class Acceptor:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE) and self._make_room():
+                if error.errno in (errno.EMFILE, errno.ENFILE) and (self._cut_oldest_handshake() or self._make_room()):
                     return  # its descriptor is free in the next turn
                 structlog.get_logger().warning("no connection can be accepted", reason=error.strerror)
                 self._stop()
@@ -161,12 +175,35 @@ class Acceptor:
     async def _connect(self, connection: socket.socket) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(self._make, connection, ssl=self._tls)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make, connection)
+            else:
+                await self._handshake(connection, self._tls)
         except OSError:
-            connection.close()  # it has left, or speaks no TLS
+            connection.close()  # it has left, speaks no TLS, or not in time
         except BaseException:
             connection.close()
             raise
+
+    async def _handshake(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
+        if len(self._handshakes) >= max(self._room(), self._most // 2):
+            self._cut_oldest_handshake()
+        task = asyncio.current_task()
+        assert task is not None
+        self._handshakes[task] = None
+        try:
+            await self._loop.connect_accepted_socket(self._make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S)
+        finally:
+            self._handshakes.pop(task, None)
+            if self._pause is None:
+                self._go_on()
+
+    def _cut_oldest_handshake(self) -> bool:
+        oldest = next(iter(self._handshakes), None)
+        if oldest is not None:
+            del self._handshakes[oldest]
+            oldest.cancel()
+        return oldest is not None
 
 
 def _begin(connection: socket.socket) -> bytes | None:

@@ -1,8 +1,9 @@
 """One HTTP connection: uvicorn's, within limits on its head, its pace, and how many there are.
 
 Uvicorn reads what comes, whatever its size and however slowly. Here a head has a size, a number of headers and a
-deadline, what frames a body stays in proportion to it, and a reader who takes nothing is cut off. What begins, is
-complete or is lost at the same time goes on a few in a turn of the event loop.
+deadline, what frames a body stays in proportion to it, and a reader who takes nothing is cut off. Requests that offer
+an upgrade are served without it. What begins, is complete or is lost at the same time goes on a few in a turn of the
+event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from distkv.client.turns import Turns
 from distkv.gateway.connections.descriptors import most_spare
 from distkv.gateway.connections.portions import Portions
+from distkv.gateway.connections.request_parser import RequestParser
 from distkv.gateway.operations.paths import HEALTH_PATHS, OPEN_PATHS
 from distkv.gateway.schema.errors import ApiError, unavailable
 
@@ -86,6 +88,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def __init__(self, known: Connections, **how: Any) -> None:
         super().__init__(**how)
+        self.parser = RequestParser(self)  # type: ignore[assignment]
         self._known = known
         self._is_spare = False
         self._refusal: ApiError | None = None
@@ -175,9 +178,15 @@ class LimitedConnection(HttpToolsProtocol):
         elif not self._in_head and self._fed_bytes > MAX_HEAD_BYTES + FRAMING * self._body_bytes:
             self._refuse(ApiError(400, "the body is framed by more bytes than it has", code="invalid_http"))
 
+    def _unset_keepalive_if_required(self) -> None:
+        """What uvicorn calls when something comes. An answered request whose body still comes is as good as idle."""
+        if self._in_head or self.cycle is None or not self.cycle.response_complete:
+            super()._unset_keepalive_if_required()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._num_headers, self._body_bytes = True, 0, 0
+        self._unset_keepalive_if_required()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(ApiError(400, f"more than {MAX_PIPELINED} requests wait for an answer", code="invalid_http"))
 
@@ -188,6 +197,10 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            self._stop(ApiError(405, "CONNECT is for proxies, and this is none", code="method_not_allowed"))
+        if self.parser.should_upgrade():
+            return  # its head is read again
         head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if head_bytes > MAX_HEAD_BYTES:
             self._stop(_head_too_large())
@@ -208,7 +221,10 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._known.idle.pop(self, None)
+        if self.parser.should_upgrade():
+            return
+        if not self.cycle.response_complete:
+            self._known.idle.pop(self, None)
         self._in_head, self._fed_bytes = True, 0
         if self.cycle is self._begun:
             super().on_message_complete()

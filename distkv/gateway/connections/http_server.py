@@ -92,8 +92,16 @@ async def serving(app: ASGIApp, config: GatewayConfig, listener: socket.socket) 
         tasks.start(server.main_loop(), name="http")
         how = {"config": settings, "server_state": server.server_state, "app_state": server.lifespan.state}
         make = partial(LimitedConnection, connections, **how)
-        room = connections.make_room
-        acceptor = Acceptor(listener, make, most_waiting(), connections.turns, tasks, settings.ssl, room)
+        acceptor = Acceptor(
+            listener,
+            make,
+            most_waiting(),
+            connections.turns,
+            tasks,
+            settings.ssl,
+            connections.make_room,
+            room=lambda: max(0, connections.most - len(server.server_state.connections)),
+        )
         try:
             yield
         finally:

@@ -46,8 +46,11 @@ class Door:
         one.sendall(said)
         return one
 
+    def make(self) -> asyncio.Protocol:
+        return _Served(self)
+
     def begin(self, tasks: OwnedTasks, most: int = 1000, turns: Turns | None = None) -> Acceptor:
-        self.acceptor = Acceptor(self.listener, lambda: _Served(self), most, turns or Turns(), tasks)
+        self.acceptor = Acceptor(self.listener, self.make, most, turns or Turns(), tasks)
         return self.acceptor
 
     async def has_served(self, count: int) -> None:
