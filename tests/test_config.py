@@ -12,11 +12,11 @@ from distkv.config import (
     build,
     check_environment,
     load_file,
-    load_table,
     model_dir,
     parse_address,
     parse_cores,
     parse_count,
+    read_file,
     resolve_auto,
     settings_of,
     values_of,
@@ -124,7 +124,7 @@ def test_one_file_for_both(tmp_path):
     path.write_text('heartbeat_s = 0.2\n[gmanager]\nport = 7171\n[instance]\nmodel = "m"\nshutdown-timeout = 1\n')
     assert load_file(path, "gmanager") == {"heartbeat_s": 0.2, "port": 7171}
     assert load_file(path, "instance") == {"heartbeat_s": 0.2, "model": "m", "shutdown_timeout_s": 1.0}
-    assert load_table(path, "gmanager") == {"port": 7171}
+    assert read_file(path).table("gmanager") == {"port": 7171}
 
 
 def test_outside_tables_a_setting_is_for_every_program_that_has_it(tmp_path):
@@ -181,6 +181,13 @@ def test_a_host_has_no_port(insecure):
             check_bind(host, insecure)
     for host in ("::1", "[::1]", "127.0.0.1", "localhost"):
         check_bind(host, insecure)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64])
+def test_what_is_no_name_of_a_host(host):
+    """The gateway ended with a traceback."""
+    with pytest.raises(ConfigError, match="host: expected a name or an address, got"):
+        check_bind(host, True, key="host")
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -266,6 +273,8 @@ def test_a_model_must_have_a_name_that_can_be_sent(tmp_path: Path) -> None:
 
 def test_near_misses_in_the_environment_are_refused_and_others_are_not():
     check_environment({"DISTKV_MODEL": "m", "DISTKV_PORT": "1", "PATH": "x", "DISTKV_SERVICE_HOST": "10.0.0.1"})
+    ours = ("CONFIG", "ADDRESS", "HTTP_PORT", "HTTP_REQUEST_TIMEOUT_S", "MODELS", "RUN_DIR")
+    check_environment({f"DISTKV_{name}": "x" for name in ours})
     with pytest.raises(ConfigError, match="DISTKV_MAX_NUM_SEQS"):
         check_environment({"DISTKV_MAX_NUM_SEQ": "3"})
 

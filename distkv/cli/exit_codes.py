@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 
 def _run(command: click.Command, args: Sequence[str] | None) -> int:
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was while the program loaded
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(args=args, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as exited:
         return exited.exit_code

@@ -28,7 +28,7 @@ def structured_flags() -> list[click.Option]:
 
 def structured_output(options: dict[str, Any]) -> StructuredOutput | None:
     """What the flags say. Raises click.UsageError for more than one of them."""
-    given = [name for name in FLAGS if options[name]]
+    given = [name for name in FLAGS if options[name] not in (None, False, ())]
     if len(given) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise click.UsageError(f"{flags} are given; give one of them")

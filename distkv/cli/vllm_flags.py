@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from distkv.cli.options import CONFIG_PATH
 from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
@@ -24,7 +28,7 @@ SHORT = {
     "--uvicorn-log-level": "--log-level",
 }
 SEVERAL = frozenset({"--served-model-name", "--api-key", "--allowed-origins"})
-"""Take several words there, or a list of JSON, and one with commas here."""
+"""Take several words there, or a list of JSON, if none is behind =; and one with commas here."""
 VALUES = {
     "--dtype": {"half": "float16", "float": "float32"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
@@ -61,7 +65,7 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
     for _, flag, equals, value in _before_dashes(words):
         if flag in SEVERAL:
             values = [value] if equals else []
-            while words and not words[0].startswith("-"):
+            while not equals and words and not words[0].startswith("-"):
                 values.append(words.popleft())
             out.append(f"{flag}={','.join(part for one in values for part in _listed(one))}")
         elif flag in VALUES:
@@ -70,6 +74,17 @@ def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
         else:
             out.append(f"{flag}{equals}{value}")
     return [*out, *words]
+
+
+def check_no_model_taken(ctx: click.Context, params: Mapping[str, Any]) -> None:
+    """Raise click.UsageError where no model is given, and the last word that a flag of several took is a directory."""
+    is_given = params["checkpoint"] is not None or ctx.get_parameter_source("model") is not ParameterSource.DEFAULT
+    if is_given or CONFIG_PATH in ctx.meta:
+        return
+    for flag in sorted(SEVERAL):
+        words = params[flag[2:].replace("-", "_")]
+        if words and Path(words[-1]).is_dir():
+            raise click.UsageError(f"{flag} takes all words behind it, also {words[-1]}; give the model first", ctx)
 
 
 def without_meaningless(arguments: Sequence[str], known: Collection[str], instances: str) -> list[str]:

@@ -33,7 +33,13 @@ class BackgroundLoop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result; an interrupt of the caller cancels it."""
+        """Run a coroutine and return its result; an interrupt of the caller cancels it. Raises as `start` and
+        `check_thread`."""
+        try:
+            self.check_thread()
+        except RuntimeError:
+            work.close()
+            raise
         future = self.start(work)
         try:
             return future.result()
@@ -42,7 +48,9 @@ class BackgroundLoop:
             raise
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items of an asynchronous generator; closing this one closes that one, without waiting for it."""
+        """The items of an asynchronous generator; closing this one closes that one, without waiting for it. Raises as
+        `start` and `check_thread`."""
+        self.check_thread()
         ready: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
         places = asyncio.Semaphore(MAX_AHEAD)
 
@@ -83,10 +91,18 @@ class BackgroundLoop:
                 raise RuntimeError("the client is closed")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def check_thread(self) -> None:
+        """Raises RuntimeError in the loop's own thread, which cannot wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "called from on_output, which the client's own thread runs; use another thread, or a client of its own"
+            )
+
     def stop(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel what still runs, and end the thread. Raises as `check_thread`."""
         if self._is_forked:
             return
+        self.check_thread()
         with self._lock:
             if not self._stopping:
                 self._stopping = True
@@ -120,6 +136,7 @@ class BackgroundLoop:
     def _next(self, ready: queue.SimpleQueue[T]) -> T:
         if self._is_forked:
             raise self._elsewhere()
+        self.check_thread()
         return ready.get()
 
     def _soon(self, callback: Callable[[], None]) -> None:

@@ -42,8 +42,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def check_thread(self) -> None:
+        """Raises RuntimeError in the client's own thread, which runs `on_output`: no method can be called there."""
+        self._loop.check_thread()
+
     def close(self) -> None:
         """Cancel what still runs and disconnect; safe to call twice."""
+        self.check_thread()
         self._forgotten.detach()
         with contextlib.suppress(RuntimeError):
             self._loop.call(self._client.close())
@@ -86,7 +91,8 @@ class Client:
         on_output: Callable[[RequestOutput], None] | None = None,
         retries: int = 0,
     ) -> list[RequestOutput]:
-        """See `AsyncClient.generate`; `on_output` is called in the client's thread."""
+        """See `AsyncClient.generate`; `on_output` is called in the client's thread, where this client's own methods
+        raise RuntimeError."""
         work = self._client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output, retries=retries)
         return self._loop.call(work)
 

@@ -23,6 +23,10 @@ MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
 MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // ID_BYTES
 
 
+BYTES = bytes | bytearray | memoryview
+"""Sequences of numbers that are no token ids: texts that nobody decoded."""
+
+
 class TokenIds(Sequence[int]):
     """Ids in [0, 2^31), at least one, that whoever made this checked, packed as they are sent: many requests may share
     them at no cost."""
@@ -73,7 +77,7 @@ def each_prompt(prompts: object) -> list[Any]:
     """The prompts of a call: a text, a dict and token ids are one. Raises TypeError."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if not isinstance(prompts, Iterable):
+    if isinstance(prompts, BYTES) or not isinstance(prompts, Iterable):
         raise TypeError(f"prompts are texts or lists of token ids, one or many, not {type(prompts).__name__}")
     found = list(prompts)
     return [found] if found and all(isinstance(one, int) for one in found) else found

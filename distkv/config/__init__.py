@@ -18,11 +18,12 @@ from distkv.config.schema import MASKED, GatewayConfig, GManagerConfig, Instance
 from distkv.config.sources import (
     SECTIONS,
     TABLES,
+    ConfigFile,
     build,
     check_environment,
     is_of_kubernetes,
     load_file,
-    load_table,
+    read_file,
 )
 from distkv.config.table import ENV_PREFIX, Setting, settings_of, values_of
 from distkv.config.values import (
@@ -44,6 +45,7 @@ __all__ = [
     "SECTIONS",
     "TABLES",
     "AdviceSettings",
+    "ConfigFile",
     "ControlSettings",
     "DataPlaneSettings",
     "EngineSettings",
@@ -61,12 +63,12 @@ __all__ = [
     "check_environment",
     "is_of_kubernetes",
     "load_file",
-    "load_table",
     "model_dir",
     "nearest",
     "parse_address",
     "parse_cores",
     "parse_count",
+    "read_file",
     "resolve_auto",
     "settings_of",
     "values_of",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,30 +28,45 @@ SECTIONS: Mapping[str, type[Settings]] = {
 """What each daemon has."""
 TABLES: Mapping[str, type[msgspec.Struct]] = {**SECTIONS, "up": UpConfig}
 """What stands in the tables of a file."""
+_NO_SETTINGS = ("CONFIG", "ADDRESS", "HTTP_PORT", "HTTP_REQUEST_TIMEOUT_S", "MODELS", "RUN_DIR")
+"""What variables are besides: of commands, of `distkv up`, of compose.yaml and of the files in deploy/."""
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A TOML file as it was read, once, as it may be a pipe. plain: what stands outside tables, unchecked. tables: the
+    checked settings of each of TABLES that it has."""
+
+    path: Path
+    plain: Mapping[str, Any]
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def settings(self, section: str) -> dict[str, Any]:
+        """The checked settings for `section`, one of TABLES. Raises ConfigError."""
+        found: dict[str, Any] = {}
+        for key, value in self.plain.items():
+            owners = _owners(key)
+            if not owners:
+                known = {*TABLES, *(name for schema in TABLES.values() for name in settings_of(schema))}
+                raise ConfigError(key, f"unknown setting in {self.path}", nearest(key.replace("-", "_"), known))
+            # What is for others has to be right too.
+            checked = _check_table({key: value}, section if section in owners else owners[0], str(self.path))
+            found |= checked if section in owners else {}
+        return found | self.table(section)
+
+    def table(self, section: str) -> dict[str, Any]:
+        """As `settings`, without those outside tables."""
+        return dict(self.tables.get(section, {}))
 
 
 def load_file(path: Path, section: str) -> dict[str, Any]:
     """The checked settings that a TOML file has for `section`, one of TABLES. Raises ConfigError."""
-    plain, tables = _read(path)
-    found: dict[str, Any] = {}
-    for key, value in plain.items():
-        owners = _owners(key)
-        if not owners:
-            known = {*TABLES, *(name for schema in TABLES.values() for name in settings_of(schema))}
-            raise ConfigError(key, f"unknown setting in {path}", nearest(key.replace("-", "_"), known))
-        # What is for others has to be right too.
-        checked = _check_table({key: value}, section if section in owners else owners[0], str(path))
-        found |= checked if section in owners else {}
-    return found | tables.get(section, {})
+    return read_file(path).settings(section)
 
 
-def load_table(path: Path, section: str) -> dict[str, Any]:
-    """As `load_file`, without the settings outside tables."""
-    return _read(path)[1].get(section, {})
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def read_file(path: Path) -> ConfigFile:
+    """Raises ConfigError for what is no TOML, and for mistakes in tables."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -59,7 +75,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
     tables = {key: value for key, value in content.items() if key in TABLES and isinstance(value, dict)}
     checked = {name: _check_table(table, name, f"{path} [{name}]") for name, table in tables.items()}
-    return {key: value for key, value in content.items() if key not in tables}, checked
+    return ConfigFile(path, {key: value for key, value in content.items() if key not in tables}, checked)
 
 
 def _check_table(table: Mapping[str, object], section: str, source: str) -> dict[str, Any]:
@@ -94,7 +110,7 @@ def _hint(name: str, section: str) -> str:
 def check_environment(environ: Mapping[str, str]) -> None:
     """Refuse DISTKV_ variables that are a near miss of a setting. Others are left alone: service managers make some."""
     known = {one.envvar for schema in TABLES.values() for one in settings_of(schema).values()}
-    known |= {ENV_PREFIX + "CONFIG", ENV_PREFIX + "ADDRESS"}
+    known |= {ENV_PREFIX + name for name in _NO_SETTINGS}
     for name in environ:
         if name.startswith(ENV_PREFIX) and name not in known:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)

@@ -33,10 +33,14 @@ def check_bind(
     key: str = "address",
     hint: str = "use a loopback address, or --insecure on a network where every machine is trusted",
 ) -> None:
-    """Refuse to listen beyond loopback unless the user said so, and a host with a port. Raises ConfigError naming
-    `key`."""
+    """Refuse to listen beyond loopback unless the user said so, and what is no host, or one with a port. Raises
+    ConfigError naming `key`."""
     if re.fullmatch(r"[^:\[\]]+:\d+", host):
         raise ConfigError(key, f"expected a name or an address without a port, got {host!r}")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ConfigError(key, f"expected a name or an address, got {host!r}") from None
     if not insecure and not is_loopback(host):
         raise ConfigError(
             key,

@@ -133,7 +133,9 @@ class LLM:
 
     def close(self) -> None:
         """End its processes; safe to call twice."""
-        self._finalizer()
+        if self._finalizer.alive:
+            self._cluster.close()
+            self._finalizer.detach()
 
     def __enter__(self) -> Self:
         return self

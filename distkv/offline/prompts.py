@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distkv.client.prompts import TokenIds, check_prompt
+from distkv.client.prompts import BYTES, TokenIds, check_prompt
 from distkv.errors import RequestRefused, context_length_exceeded
 from distkv.gateway.prompting.conversations import conversation_text
 from distkv.gateway.prompting.served_model import ServedModel
@@ -113,7 +113,9 @@ class PromptReader:
         return ReadPrompt(text, TokenIds(ids))
 
     def _ids(self, text: object, ids: object) -> ReadPrompt:
-        checked = check_prompt(ids if isinstance(ids, list | tuple) or not isinstance(ids, Sequence) else list(ids))
+        if isinstance(ids, Sequence) and not isinstance(ids, list | tuple | BYTES):
+            ids = list(ids)
+        checked = check_prompt(ids)
         assert isinstance(checked, TokenIds)
         if len(checked) >= self._most:
             raise self._too_long(len(checked))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import click
 import msgspec
 import pytest
 
-from distkv.cli import signals
+import distkv.cli
+from distkv.cli import exit_codes, signals
 from distkv.cli.signals import BURST_S, Bursts, signals_interrupt
 
 DEADLINE_S = 30.0
@@ -88,3 +91,35 @@ def test_what_else_python_drops_is_reported_as_before(
         Finalized()
     assert sys.unraisablehook is sys.__unraisablehook__
     assert "in a finalizer" in capsys.readouterr().err
+
+
+LOADING = """
+import signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = [sys.argv[1], "--version"]
+import distkv.cli.main
+"""
+
+
+@pytest.mark.parametrize("program", sorted(distkv.cli.PROGRAMS))
+def test_one_while_a_program_loads_ends_it_without_a_traceback(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, f"/usr/bin/{program}"], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+def test_a_command_that_runs_is_interrupted_as_ever() -> None:
+    seen: list[object] = []
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        exit_codes.run(click.Command("x", callback=lambda: seen.append(signal.getsignal(signal.SIGINT))), [])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.default_int_handler]

@@ -26,6 +26,8 @@ KNOWN_TO_UP = {flag for param in up.command.params for flag in (*param.opts, *pa
         ("m --served-model-name a b --dtype=half", "m --served-model-name=a,b --dtype=float16"),
         ("--served-model-name=a --api-key k1 k2 -dp 3", "--served-model-name=a --api-key=k1,k2 --data-parallel-size 3"),
         ("--dtype float --uvicorn-log-level trace", "--dtype=float32 --log-level=debug"),
+        ("--api-key=k1 ./model", "--api-key=k1 ./model"),
+        ('--served-model-name=["a","b"] ./model', "--served-model-name=a,b ./model"),
         ("--generation-config vllm --generation-config ./d", "--generation-config=none --generation-config=./d"),
         ("m -tp 1 --pipeline-parallel-size=1 --port 1", "m --port 1"),
         ("--enable-chunked-prefill --no-enable-prefix-caching m", "m"),
@@ -137,3 +139,15 @@ def test_mistakes_are_one_sentence(capsys):
     assert "Did you mean one of: '--max-num-seqs'," in capsys.readouterr().err
     assert run(serve.command, ["demo", "--max-model-len", "32KB"]) == 2
     assert "max_model_len: expected an integer" in capsys.readouterr().err
+
+
+def test_a_model_that_a_flag_of_several_words_took_is_not_replaced_by_another(tmp_path, monkeypatch, capsys):
+    """The demo model was served, with the directory as one more key."""
+    (tmp_path / "model").mkdir()
+    for flag in sorted(SEVERAL):
+        assert run(serve.command, [flag, "k", str(tmp_path / "model"), "--print-config"]) == 2
+        assert f"error: {flag} takes all words behind it, also {tmp_path}" in capsys.readouterr().err
+    words = ["--served-model-name", "llama", str(tmp_path / "model"), "--print-config"]
+    assert run(serve.command, ["--model", "demo", *words]) == 0
+    monkeypatch.setenv("DISTKV_MODEL", "demo")
+    assert run(serve.command, words) == 0

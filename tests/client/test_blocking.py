@@ -69,9 +69,23 @@ def test_errors_come_out_as_they_are(background, monkeypatch):
             client.submit([])
         with pytest.raises(TypeError):
             client.generate({"prompt": "x"})
+        for prompts in (b"x", bytearray(b"x"), memoryview(b"x"), [b"x"]):
+            with pytest.raises(TypeError, match=f"not {type(prompts[0] if prompts == [b'x'] else prompts).__name__}"):
+                client.generate(prompts)
     monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
     with Client("127.0.0.1:9") as client, pytest.raises(ClusterUnreachable):
         client.status()
+
+
+def test_a_call_from_on_output_says_that_it_cannot_be(background):
+    """It waited without end, and so did `close`."""
+    cluster = background.start(count_up)
+    with Client(cluster.address) as client:
+        for use in (client.status, client.close, lambda: next(client.stream("y"))):
+            with pytest.raises(RuntimeError, match="called from on_output"):
+                client.generate(["x"], FOUR, on_output=lambda _, use=use: use())
+        with Client(cluster.address) as other:
+            assert client.generate(["x"], FOUR, on_output=lambda _: other.status())
 
 
 def test_a_closed_client_says_so_and_leaves_no_thread(background):

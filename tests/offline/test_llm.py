@@ -125,6 +125,10 @@ def test_defaults_are_the_model_s_unless_they_are_not_wanted(start: Start, check
         ({}, RequestRefused, "a prompt has 'prompt' or 'prompt_token_ids'"),
         ("\ud800", RequestRefused, "UTF-8"),
         (5, TypeError, "a prompt is a str or a list"),
+        (b"text", TypeError, "not bytes"),
+        (bytearray(b"text"), TypeError, "not bytearray"),
+        ({"prompt_token_ids": b"text"}, TypeError, "not bytes"),
+        ({"prompt_token_ids": memoryview(b"text")}, TypeError, "not memoryview"),
     ],
 )
 def test_one_prompt_that_cannot_be_served_is_told_before_anything_is_computed(start, prompt, error, told) -> None:
@@ -325,3 +329,32 @@ def test_it_ends_with_the_block_with_close_and_when_nothing_refers_to_it(start: 
     del other.llm
     gc.collect()
     assert other.settings["closed"] == 1
+
+
+def test_a_bar_cannot_close_it(start: Start) -> None:
+    """That waited without end; and what came after it closed nothing."""
+    one = start()
+
+    class Bar:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def update(self, _: int) -> None:
+            one.llm.close()
+
+        def close(self) -> None:
+            pass
+
+    with pytest.raises(RuntimeError, match="called from on_output"):
+        one.llm.generate("a", TWO, use_tqdm=Bar)
+    assert one.llm.generate("a", TWO, use_tqdm=False)
+    one.llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        one.llm.generate("a", TWO, use_tqdm=False)
+
+
+def test_bytes_are_no_prompt(start: Start) -> None:
+    """Each byte was a token id."""
+    for prompts in (b"text", bytearray(b"text"), memoryview(b"text")):
+        with pytest.raises(TypeError, match=f"not {type(prompts).__name__}"):
+            start().llm.generate(prompts, TWO, use_tqdm=False)

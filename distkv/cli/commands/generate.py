@@ -116,11 +116,12 @@ def _prompt(argument: str | None, file: Path | None) -> str:
         raise click.UsageError("a prompt and --file are both given; give one of them")
     if argument is not None and argument != "-":
         return argument
-    source = "standard input" if file is None or str(file) == "-" else str(file)
+    path = None if file is None or str(file) == "-" else file
+    source = "standard input" if path is None else str(path)
     try:
-        if source == "standard input" and argument is None and file is None and sys.stdin.isatty():
+        if argument is None and file is None and sys.stdin.isatty():
             raise click.UsageError("there is no prompt; give it as argument, with --file, or on standard input")
-        content = sys.stdin.buffer.read() if source == "standard input" else Path(source).read_bytes()
+        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         if not content:
             raise click.UsageError(f"{source} is empty; there is no prompt")
         return content.decode("utf-8")

@@ -9,7 +9,7 @@ import click
 
 from distkv.cli.local.options import cluster_options
 from distkv.cli.local.running import run_cluster
-from distkv.cli.vllm_flags import KnowsVllm, translated
+from distkv.cli.vllm_flags import KnowsVllm, check_no_model_taken, translated
 
 HELP = """Serve MODEL over HTTP with the flags of `vllm serve`. It is distkv up: --port is that of HTTP, and
 --data-parallel-size the number of instances, one if it is not given, whose KV memory is one pool. A flag of vLLM's that
@@ -30,6 +30,7 @@ class _Serve(KnowsVllm):
 
 @click.pass_context
 def _command(ctx: click.Context, /, **params: Any) -> int:
+    check_no_model_taken(ctx, params)
     return run_cluster(ctx, params)
 
 

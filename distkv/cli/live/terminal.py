@@ -15,6 +15,9 @@ from rich.console import Console, Group
 
 from distkv.cli.live.dashboard import ANY_WIDTH, View, render
 
+GONE = "q"
+"""What a terminal that is gone presses: the key that ends what it shows."""
+
 
 def render_to_fit(view: View, console: Console) -> Group:
     """The view, as large as a console."""
@@ -36,7 +39,7 @@ def is_live(console: Console) -> bool:
 def keys() -> Iterator[Callable[[float], str]]:
     """Within, keys come unseen and without Enter: a call waits some seconds and returns those pressed, if any.
 
-    Ctrl-C stays a signal. Where standard input is no terminal no key ever comes.
+    Ctrl-C stays a signal. Where standard input is no terminal no key ever comes; of one that is gone comes GONE.
     """
     if not sys.stdin.isatty():
         yield _wait
@@ -46,13 +49,18 @@ def keys() -> Iterator[Callable[[float], str]]:
     tty.setcbreak(terminal)
 
     def pressed(timeout_s: float) -> str:
-        ready, _, _ = select.select([terminal], [], [], timeout_s)
-        return os.read(terminal, 1024).decode(errors="replace") if ready else ""
+        if not select.select([terminal], [], [], timeout_s)[0]:
+            return ""
+        try:
+            return os.read(terminal, 1024).decode(errors="replace") or GONE
+        except OSError:
+            return GONE
 
     try:
         yield pressed
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _wait(timeout_s: float) -> str:

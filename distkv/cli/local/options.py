@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from distkv.cli.local.wanted import CHOSEN
+from distkv.cli.local.wanted import CHOSEN, CONFIG_FILE
 from distkv.cli.options import SettingOption, config_option, print_config_option, setting_option
 from distkv.client.local.cluster_settings import DRAIN_WAIT_S
-from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, InstanceConfig, UpConfig, load_file, settings_of
+from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, InstanceConfig, UpConfig, read_file, settings_of
 
 
 def cluster_options(
@@ -49,7 +49,7 @@ def cluster_options(
             help="Seconds an HTTP request may take, waiting included, before it ends with an error.",
         ),
         *(others | _set_by_up()).values(),
-        config_option(_check_file),
+        config_option(_read_file),
         print_config_option(),
     ]
 
@@ -82,6 +82,7 @@ def _port_option(flag: str, name: str, default: int, help: str) -> click.Option:
     )
 
 
-def _check_file(ctx: click.Context, path: Path) -> None:
+def _read_file(ctx: click.Context, path: Path) -> None:
+    ctx.meta[CONFIG_FILE] = file = read_file(path)
     for table in TABLES:
-        load_file(path, table)
+        file.settings(table)

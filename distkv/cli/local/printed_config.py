@@ -10,6 +10,10 @@ from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.config import SECTIONS, build, settings_of, values_of
 
 BY_UP = "chosen by distkv up"
+BY_INSTANCES = frozenset(
+    {("instance", "cpu_affinity"), ("instance", "device"), ("instance", "threads"), ("gateway", "wait_for")}
+)
+"""Tables and settings that `up` chooses by how many instances there are, and so chooses again."""
 
 
 def config_lines(wanted: Wanted) -> Iterator[str]:
@@ -18,16 +22,15 @@ def config_lines(wanted: Wanted) -> Iterator[str]:
     yield "[up]"
     for name, value in values_of(wanted.up).items():
         yield setting_line(name, value, wanted.origins.get(("up", name), "default"))
-    # What differs between the instances `up` chooses again.
-    of_instances = settings.instances[0] | {"cpu_affinity": wanted.given["instance"].get("cpu_affinity")}
-    of_sections = {"gmanager": settings.gmanager, "instance": of_instances, "gateway": settings.gateway}
+    of_sections = {"gmanager": settings.gmanager, "instance": settings.instances[0], "gateway": settings.gateway}
     for section, given in of_sections.items():
         if given is None:
             continue
         schema, left_out = SECTIONS[section], CHOSEN | {"kv_tokens"} if section == "instance" else {"gmanager"}
         yield f"\n[{section}]"
-        for name, value in values_of(build(schema, given)).items():
+        for name, chosen in values_of(build(schema, given)).items():
             if name not in left_out:
+                value = wanted.given[section].get(name) if (section, name) in BY_INSTANCES else chosen
                 setting = settings_of(schema)[name]
                 usual = "default" if setting.required or value == setting.default else BY_UP
                 yield setting_line(name, value, wanted.origins.get((section, name), usual))

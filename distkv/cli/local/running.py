@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 import click
@@ -84,11 +84,12 @@ def _close(log: TextIO) -> None:
 
 
 def _show(console: Console, line: str, style: str | None = None) -> None:
-    """A line of a cluster that runs; the cluster goes on without it where there is no room to write it."""
+    """A line of a cluster that runs; the cluster goes on without it where there is no room to write it, or the terminal
+    is gone."""
     try:
         console.print(line, style=style, soft_wrap=True)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
 
 
@@ -108,7 +109,7 @@ def _watch(cluster: LocalCluster, client: Client, up: UpConfig, console: Console
     poller = Poller(client, "Ctrl-C ends it")
     supervisor = Supervisor(cluster, Restarts(up.restart), up.start_timeout_s)
     live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
-    with live or contextlib.nullcontext():
+    with _shown(live) if live is not None else contextlib.nullcontext():
         while not supervisor.is_over:
             for change in supervisor.poll(time.monotonic()):
                 style = "red" if isinstance(change, Died) else "green"
@@ -120,6 +121,17 @@ def _watch(cluster: LocalCluster, client: Client, up: UpConfig, console: Console
             time.sleep(PERIOD_S)
     _show(console, f"no instance is left; the logs stay in {cluster.keep_logs()}", "red")
     return 1
+
+
+@contextlib.contextmanager
+def _shown(live: Live) -> Iterator[None]:
+    """The view within the block; whatever ends that goes on where the terminal has gone."""
+    live.start()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            live.stop()
 
 
 def sentence(change: Died | Restarted) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,11 +18,10 @@ from distkv.config import (
     ENV_PREFIX,
     SECTIONS,
     TABLES,
+    ConfigFile,
     InstanceConfig,
     UpConfig,
     build,
-    load_file,
-    load_table,
     settings_of,
 )
 from distkv.errors import ConfigError
@@ -40,6 +40,8 @@ ELSEWHERE = {
 }
 """The tables and settings that a parameter means, where they are not all that bear its name."""
 LOOPBACK = "127.0.0.1"
+CONFIG_FILE = "distkv.config_file"
+"""Where a context keeps the ConfigFile that was read."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ class Wanted:
     @classmethod
     def of(cls, ctx: click.Context, params: Mapping[str, Any]) -> Wanted:
         """Flags win over the environment, that over the file of `--config`. Raises ConfigError."""
-        file = ctx.meta.get(CONFIG_PATH)
-        given = {table: _of_file(Path(file), table) if file else {} for table in TABLES}
-        origins = {(table, name): f"file {file}" for table, found in given.items() for name in found}
+        file: ConfigFile | None = ctx.meta.get(CONFIG_FILE)
+        given = {table: _of_file(file, table) if file else {} for table in TABLES}
+        origins = {(table, name): f"file {ctx.meta[CONFIG_PATH]}" for table, found in given.items() for name in found}
         flags = {str(option.name): option.opts[0] for option in ctx.command.params}
         _check_model(ctx, params)
         # The argument last: it wins over a variable.
@@ -115,9 +117,10 @@ class Wanted:
 
     def check_ports(self) -> None:
         """Raise ConfigError if nobody could listen there: sooner and clearer than the process that is to."""
-        _check_free(self.flags["port"], *self._place("gmanager"))
-        if self.up.gateway:
-            _check_free(self.flags["http_port"], *self._place("gateway"))
+        places = {"port": self._place("gmanager")} | ({"http_port": self._place("gateway")} if self.up.gateway else {})
+        with contextlib.ExitStack() as held:
+            for param, (host, port) in places.items():
+                held.enter_context(_listen(self.flags[param], host, port))
 
     def _place(self, section: str) -> tuple[str, int]:
         given, port = self.given[section], settings_of(SECTIONS[section])["port"].default
@@ -139,27 +142,32 @@ def _places(param: str) -> Iterator[tuple[str, str]]:
         yield from ((table, param) for table, schema in TABLES.items() if param in settings_of(schema))
 
 
-def _of_file(path: Path, table: str) -> dict[str, Any]:
+def _of_file(file: ConfigFile, table: str) -> dict[str, Any]:
     """What a file has for a table, without what `up` chooses; of that a gManager's or gateway's own table may name host
     and port. The pool of [up] wins over that of [instance]."""
-    found, own = load_file(path, table), load_table(path, table)
+    found, own = file.settings(table), file.table(table)
     if table == "up":
-        pool = load_file(path, "instance").get("kv_tokens")
+        pool = file.settings("instance").get("kv_tokens")
         return found | ({} if pool is None else {"kv_tokens": (pool,)}) | own
     if table == "instance":
         return {name: value for name, value in found.items() if name not in CHOSEN | {"kv_tokens"}}
     return {name: value for name, value in found.items() if name not in CHOSEN or (name in own and name != "gmanager")}
 
 
-def _check_free(flag: str, host: str, port: int) -> None:
+def _listen(flag: str, host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host.strip("[]"), port))
-        except OSError as error:
-            raise ConfigError(
-                flag,
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                f"give another with {flag}, 0 takes a free one",
-            ) from None
+        probe.bind((host.strip("[]"), port))
+        probe.listen()  # without it, two may be bound to one port
+    except OSError as error:
+        probe.close()
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError("host", f"{host} is no address of this machine: {error.strerror}") from None
+        raise ConfigError(
+            flag,
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            f"give another with {flag}, 0 takes a free one",
+        ) from None
+    return probe

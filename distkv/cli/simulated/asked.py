@@ -91,7 +91,7 @@ class Asked(msgspec.Struct, kw_only=True, dict=True):
     def specs(self) -> list[tuple[Size, SimSpec]]:
         """Of each size, the smallest first. Raises ConfigError."""
         rooms = distinct(self.kv_tokens) or [self.known.kv_tokens]
-        if not all(rooms):
+        if not self.kv_tokens and not self.known.kv_tokens:
             raise ConfigError("kv_tokens", "a profile from a file does not say how large a pool is", "give --kv-tokens")
         sizes = sorted(itertools.starmap(Size, itertools.product(distinct(self.instances), rooms)))
         return [(size, self._spec(size)) for size in sizes]

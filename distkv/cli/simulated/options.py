@@ -62,7 +62,7 @@ OPTIONS: list[click.Parameter] = [
         "contract if not given.",
     ),
     click.Option(
-        ["--rate-scale", "rate_scales"], type=ListType(FiniteRange(min=0, min_open=True)), multiple=True,
+        ["--rate-scale", "rate_scales"], type=ListType(FiniteRange(min=1e-6)), multiple=True,
         default=((1.0,),), metavar="X[,X]",
         help="Arrivals come so many times as often as in the trace. 1 if not given.",
     ),
@@ -72,7 +72,7 @@ OPTIONS: list[click.Parameter] = [
     ),
     click.Option(["--no-swaps"], is_flag=True, help="contract without DGFM: loans that go round stay."),
     click.Option(
-        ["--scale-tokens"], type=FiniteRange(min=0, min_open=True), default=1.0, show_default=True,
+        ["--scale-tokens"], type=FiniteRange(min=0, max=1e3, min_open=True), default=1.0, show_default=True,
         help="Multiplies the lengths of the trace.",
     ),
     click.Option(["--requests"], type=click.IntRange(min=1), help="How many of the trace, from its beginning."),

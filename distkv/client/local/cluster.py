@@ -96,7 +96,7 @@ class LocalCluster:
         self._owner_pid = os.getpid()
         self._closed = False
         self._kept_logs = log_dir is not None
-        self.log_dir = Path(log_dir) if log_dir is not None else _passing_dir()
+        self.log_dir = _log_dir(log_dir) if log_dir is not None else _passing_dir()
         self._client: Client | None = None
         atexit.register(self.close)
         try:
@@ -217,9 +217,12 @@ class LocalCluster:
 
         Gateway and instances are told at once, and finish what can be finished; the gManager goes last. on_waiting: is
         told meanwhile, from another thread, how many requests are waited for at which instances, whenever that changes.
+        Raises RuntimeError, and ends nothing, where `generate` calls `on_output`.
         """
         if self._closed or os.getpid() != self._owner_pid:
             return
+        for client in self._clients:
+            client.check_thread()
         self._closed = True
         atexit.unregister(self.close)
         limit_s = self.stop_timeout_s if stop_timeout_s is None else stop_timeout_s
@@ -258,6 +261,16 @@ class LocalCluster:
             self.log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError("log_dir", f"cannot make {self.log_dir}: {error.strerror}") from None
+        gateway = [] if self._settings.gateway is None else ["gateway"]
+        try:
+            for name in ("gmanager", *(one["instance_id"] for one in self._settings.instances), *gateway):
+                self._log_path(name).open("ab").close()
+        except OSError as error:
+            raise ConfigError("log_dir", f"cannot write {error.filename}: {error.strerror}") from None
+
+    def _log_path(self, name: str) -> Path:
+        """name: of an instance, or the section of another process."""
+        return self.log_dir / f"{name}.log"
 
     def _start(self, deadline_s: float) -> None:
         of_gmanager = self._settings.gmanager
@@ -300,7 +313,7 @@ class LocalCluster:
             time.sleep(0.02)
 
     def _spawn(self, kind: type[C], section: str, name: str, settings: dict[str, Any]) -> C:
-        log = self.log_dir / f"{settings.get('instance_id', section)}.log"
+        log = self._log_path(settings.get("instance_id", section))
         child = kind(name, launch.command(section, settings), log, launch.environment(section, settings))
         self._made[name] = kind, section, settings
         self._children.append(child)
@@ -321,6 +334,12 @@ class LocalCluster:
         if self._client is None:
             self._client = self.client()
         return self._client
+
+
+def _log_dir(log_dir: str | os.PathLike[str]) -> Path:
+    if not os.fspath(log_dir):
+        raise ConfigError("log_dir", "is empty", "leave it out to keep no logs")
+    return Path(log_dir).expanduser()
 
 
 def _passing_dir() -> Path:

@@ -17,6 +17,10 @@ from distkv.wire.profile_file import load_profile
 
 DRAIN_WAIT_S = 0.0
 """Of the gateway: no load balancer is in front of it that had to see its health check fail first."""
+_WIRED = frozenset({"instance_id", "port", "gmanager"})
+"""Settings of instances that the cluster chooses."""
+_FILES = ("chat_template", "ssl_certfile", "ssl_keyfile")
+"""That a gateway reads when it starts."""
 _SIZES = ("kv_tokens", "kv_cache_memory_bytes")
 
 
@@ -63,6 +67,11 @@ class ClusterSettings:
             launch.command("gateway", of_gateway)
             if (wait_for := of_gateway["wait_for"]) > instances:
                 raise ConfigError("wait_for", f"expected at most {instances}, as many as start, got {wait_for}")
+        each = _each(instance_options, instances)
+        for name in sorted(_WIRED & {*split["instance"]}.union(*each)):
+            raise ConfigError(
+                name, "is not for others to set: the cluster chooses it for every instance", "leave it out"
+            )
         shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size}
         shared |= split["instance"]
         cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
@@ -71,9 +80,7 @@ class ClusterSettings:
             | {"kv_tokens": size, "threads": threads, "cpu_affinity": share}
             | more
             | {"instance_id": f"i{index}", "port": 0}
-            for index, (size, share, more) in enumerate(
-                zip(sizes, cores, _each(instance_options, instances), strict=True)
-            )
+            for index, (size, share, more) in enumerate(zip(sizes, cores, each, strict=True))
         ]
         devices = gpus.deal([settings.get("device", "auto") for settings in of_instances], gpus.count_gpus())
         sized = [any(settings.get(name) is not None for name in _SIZES) for settings in of_instances]
@@ -88,12 +95,19 @@ class ClusterSettings:
         return cls(of_gmanager, of_instances, of_gateway)
 
     def check_machine(self) -> None:
-        """Raises ConfigError where instances need what is not here: cores, of which it names all, or a profile."""
+        """Raises ConfigError where the processes need what is not here: cores, of which it names all, or a file."""
         given = [settings["cpu_affinity"] for settings in self.instances]
         listed = [parse_cores(one, key="cpu_affinity") for one in given if one not in (None, "auto")]
         check_cores_are_here(itertools.chain.from_iterable(listed), key="cpu_affinity")
         for profile in {one["profile"] for one in self.instances if one.get("profile") is not None}:
             load_profile(Path(profile).expanduser())
+        for name in _FILES:
+            file = (self.gateway or {}).get(name)
+            try:
+                if file is not None:
+                    Path(file).open("rb").close()
+            except OSError as error:
+                raise ConfigError(name, f"{file} cannot be read: {error.strerror}") from None
 
 
 def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def command(section: str, values: Mapping[str, Any]) -> list[str]:
     """
     schema = SECTIONS[section]
     checked, settings = values_of(build(schema, values)), settings_of(schema)
-    shown = (name for name in values if name not in PRIVATE_FIELDS and checked[name] is not None)
+    shown = (name for name in values if name not in PRIVATE_FIELDS and checked[name] not in (None, ()))
     return [sys.executable, "-P", "-m", MODULES[section], *(_flag(settings[name], checked[name]) for name in shown)]
 
 
@@ -55,7 +55,9 @@ def environment(section: str = "", values: Mapping[str, Any] | None = None) -> d
     env.pop("DISTKV_CONFIG", None)
     env.pop("NOTIFY_SOCKET", None)  # a service manager waits for us, not for them
     for name in PRIVATE_FIELDS & (values or {}).keys():
-        env[settings_of(SECTIONS[section])[name].envvar] = _text((values or {})[name])
+        setting = settings_of(SECTIONS[section])[name]
+        if secrets := setting.convert((values or {})[name], "the caller"):
+            env[setting.envvar] = _text(secrets)
     root = str(Path(distkv.__file__).resolve().parent.parent)
     if root not in {str(Path(place).resolve()) for place in [*site.getsitepackages(), site.getusersitepackages()]}:
         env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])

@@ -12,6 +12,7 @@ from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.cli.structured_flags import structured_output
 from distkv.client.prompts import MAX_PROMPT_BYTES
+from distkv.errors import InvalidParams
 from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.to_client import TokenChunk
@@ -63,6 +64,10 @@ def test_generate_takes_a_file_or_standard_input(cluster, tmp_path, monkeypatch)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
     assert distkv_command("generate", "--address", cluster.address) == 0
     assert submitted(cluster).prompt == "from a pipe"
+    (tmp_path / "standard input").write_text("of that name")
+    monkeypatch.chdir(tmp_path)
+    assert distkv_command("generate", "--file", "standard input", "--address", cluster.address) == 0
+    assert submitted(cluster).prompt == "of that name"
 
 
 def test_generate_hands_every_new_sampling_flag_on(cluster):
@@ -170,3 +175,11 @@ def test_one_flag_says_what_an_answer_must_be():
     with pytest.raises(click.UsageError, match="--json-object and --regex are given; give one of them"):
         structured_output(options)
     assert structured_output(generate.command.make_context("generate", ["x"]).params) is None
+
+
+def test_an_empty_flag_is_not_taken_for_none():
+    """`--regex "$PATTERN"` without a PATTERN was answered freely."""
+    with pytest.raises(InvalidParams, match="structured_output: expected a regex of 1 to"):
+        structured_output(generate.command.make_context("generate", ["x", "--regex", ""]).params)
+    with pytest.raises(click.UsageError, match="--regex and --choice"):
+        structured_output(generate.command.make_context("generate", ["x", "--choice", "a", "--regex", ""]).params)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import pytest
 
 from distkv.cli.commands.up import command
 from distkv.cli.exit_codes import run
+from distkv.cli.local.wanted import Wanted
 from distkv.cli.signals import BURST_S
+from distkv.errors import ConfigError
 from tests.cli.terminal import on_terminal
 
 PROGRAM = """
@@ -166,6 +169,18 @@ def test_the_gateway_is_shown_with_something_to_try_and_keeps_its_key_to_itself(
     assert up.returncode == 0, out
 
 
+def test_what_print_config_prints_can_be_started(start, tmp_path, capsys):
+    """Lists that are empty in it were given to the gateway as empty texts."""
+    file = tmp_path / "cluster.toml"
+    assert run(command, ["--print-config"]) == 0
+    file.write_text(capsys.readouterr().out)
+    assert "served_model_name = []" in file.read_text()
+    lines_until(up := start("x", "--config", str(file), gateway=True), "try: distkv generate")
+    up.terminate()
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 0, out
+
+
 def test_the_demo_model_comes_with_a_question_that_it_can_answer(start):
     lines = lines_until(up := start("x", "--model", "demo", gateway=True), "try: distkv generate")
     tries = [line for line in lines if line.startswith("try: ")]
@@ -190,10 +205,37 @@ def test_a_port_in_use_is_one_sentence_that_names_the_flag(flag, tmp_path, capsy
 
 
 @pytest.mark.parametrize(
+    ("host", "http_host", "collides"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "0.0.0.0", True),
+        ("127.0.0.1", "127.0.0.2", False),
+    ],
+)
+def test_two_programs_at_one_port_are_seen_before_they_start(host, http_host, collides):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = {"up": {}, "gmanager": {"host": host, "port": port}, "gateway": {"host": http_host, "port": port}}
+    wanted = Wanted(given, {}, {"port": "--port", "http_port": "--http-port"})
+    told = pytest.raises(ConfigError, match=r"--http-port: cannot listen on .*Address already in use")
+    with told if collides else contextlib.nullcontext():
+        wanted.check_ports()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])
+def test_a_host_that_is_not_here_is_not_called_a_port_in_use(host, capsys):
+    assert run(command, ["--host", host, "--insecure", "--port", "0", "--http-port", "0"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(f"error: host: {host} is no address of this machine: ")
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--cpu-affinity", "4000-4005"], "cpu_affinity: this process may not use cores 4000-4005 (it may use "),
         (["--profile", "a100-llama2-7b"], "profile: cannot read a100-llama2-7b: No such file or directory (distkv pro"),
+        (["--chat-template", "no.jinja"], "chat_template: no.jinja cannot be read: No such file or directory"),
+        (["--ssl-certfile", "no.pem", "--ssl-keyfile", "k"], "ssl_certfile: no.pem cannot be read: No such file"),
     ],
 )
 def test_what_is_not_here_is_all_named_before_anything_is_said(arguments, told, capsys):

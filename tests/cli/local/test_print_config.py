@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from distkv.cli.commands.up import command
 from distkv.cli.exit_codes import run
+from distkv.cli.local.wanted import Wanted
+from distkv.client.local import gpus, launch
+from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.config import SECTIONS, TABLES, load_file, settings_of
 
 CONFIG = """
@@ -119,6 +123,35 @@ def test_it_is_a_file_that_gives_the_same(shown, tmp_path, arguments):
     assert shown("--config", str(file), "--threads", "1") != first
     for section in SECTIONS:
         load_file(file, section)
+
+
+def test_a_file_may_be_a_pipe(shown):
+    """It was read several times, and is empty from the second time on."""
+    reading, writing = os.pipe()
+    os.write(writing, CONFIG.encode())
+    os.close(writing)
+    try:
+        tables = tomllib.loads(shown("--config", f"/dev/fd/{reading}"))
+    finally:
+        os.close(reading)
+    assert (tables["up"]["instances"], tables["up"]["kv_tokens"], tables["instance"]["lease_s"]) == (3, [1024], 3.0)
+    assert (tables["gmanager"]["dead_after_s"], tables["gateway"]["port"]) == (9.0, 8123)
+
+
+def test_what_depends_on_how_many_instances_there_are_is_chosen_again(shown, tmp_path, monkeypatch):
+    """All instances got the first one's GPU, and the gateway waited for as many as there had been."""
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
+    monkeypatch.setattr(launch, "share_of_cpus", lambda instances: 12 // instances)
+    arguments = ["--instances", "2", "--kv-tokens", "1K"]
+    text = shown(*arguments)
+    assert all(f"# {name} is not set" in text for name in ("device", "threads", "wait_for"))
+    assert tomllib.loads(shown(*arguments, "--device", "cuda:1", "--threads", "5"))["instance"]["threads"] == 5
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    with command.make_context("up", ["--config", str(file), "--instances", "3"]) as ctx:
+        settings = ClusterSettings.of(**Wanted.of(ctx, ctx.params).arguments())
+    assert [one["device"] for one in settings.instances] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [one["threads"] for one in settings.instances] == [4, 4, 4] and settings.gateway["wait_for"] == 3
 
 
 def test_keys_are_masked_and_have_to_be_given_again(shown, tmp_path, capsys, monkeypatch):

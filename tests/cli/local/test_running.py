@@ -8,26 +8,39 @@ import os
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
-from distkv.cli.local.running import _show, _waiting
+from distkv.cli.local.running import _show, _shown, _waiting
 
 
 class Broken(io.StringIO):
-    """Where nothing can be written."""
+    """Where nothing can be written, but with 0 as error."""
 
     def __init__(self, error: int) -> None:
         super().__init__()
-        self._error = error
+        self.error = error
 
     def flush(self) -> None:
-        raise OSError(self._error, os.strerror(self._error))
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
 
 
-def test_a_full_disk_ends_no_cluster() -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_neither_a_full_disk_nor_a_terminal_that_is_gone_ends_a_cluster(error: int) -> None:
     """The first line about a process that died did."""
-    _show(Console(file=Broken(errno.ENOSPC)), "instance i0 died")
-    with pytest.raises(OSError, match="Input/output"):
-        _show(Console(file=Broken(errno.EIO)), "instance i0 died")
+    _show(Console(file=Broken(error)), "instance i0 died")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _show(Console(file=Broken(errno.EBADF)), "instance i0 died")
+
+
+def test_an_interrupt_by_a_terminal_that_goes_is_one() -> None:
+    """`up` ended with 1, as if the view had failed."""
+    terminal = Broken(0)
+    live = Live("view", console=Console(file=terminal, force_terminal=True), auto_refresh=False, transient=True)
+    with pytest.raises(KeyboardInterrupt), _shown(live):
+        live.refresh()
+        terminal.error = errno.EIO
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

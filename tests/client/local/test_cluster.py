@@ -99,6 +99,10 @@ def test_it_serves_and_leaves_nothing_behind(model):
         assert ("".join(chunk.text for chunk in chunks), {chunk.request_id for chunk in chunks}) == ("0 1 ", {"mine"})
         assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
         assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
+        for use in (cluster.status, cluster.close):
+            with pytest.raises(RuntimeError, match="called from on_output"):
+                cluster.generate(["a"], TWO, on_output=lambda _, use=use: use())
+        assert cluster.generate(["a"], TWO), "nothing of it was closed"
         assert cluster.address == cluster.gmanager.address
         log_dir, processes = cluster.log_dir, processes_of(cluster)
         assert log_dir.is_dir()
@@ -245,6 +249,13 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gmanager.log", "i0.log"]
 
 
+def test_logs_that_cannot_be_written_start_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "logs" / "i0.log").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=rf"log_dir: cannot write {tmp_path}/logs/i0\.log: Is a directory"):
+        without_gateway(model("x"), kv_tokens=160, log_dir="~/logs")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -274,6 +285,10 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"http_port": 70000}, "port: expected an integer from 0 to 65535"),
         ({"gateway_options": {"api_keys": "x"}}, "did you mean api_key"),
         ({"gateway": False, "gateway_options": {"api_key": "x"}}, "gateway is false"),
+        ({"instance_options": {"port": 7080}}, "port: is not for others to set: the cluster chooses it for every inst"),
+        ({"instance_options": [{}, {"instance_id": "x"}], "instances": 2}, "instance_id: is not for others to set"),
+        ({"gmanager": "tcp://10.0.0.1:7070"}, "gmanager: is not for others to set"),
+        ({"log_dir": ""}, "log_dir: is empty"),
         ({"gateway": False, "max_body_bytes": 3}, "max_body_bytes: unknown setting"),
     ],
 )

@@ -99,7 +99,7 @@ command = click.Command(
             callback=lambda ctx, param, value: _in_range(value), help="How many.",
         ),
         click.Option(
-            ["--rate"], type=FiniteRange(min=0, min_open=True), default=1.0, show_default=True,
+            ["--rate"], type=FiniteRange(min=1e-6), default=1.0, show_default=True,
             metavar="PER_S", help="Arrivals each second on average, at random (Poisson).",
         ),
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Another seed draws other requests."),

@@ -216,7 +216,8 @@ def test_the_flag_that_needs_matplotlib_is_named(
         ),
         (["--policy", "none,prefill-decode", "--instances", "1", "--kv-tokens", "1600"], "it needs at least 2"),
         (["--profile", "a100-llama2-7b", "--policy", "single", "--instances", "3"], "takes 1, 2, 4, 8 GPUs of a host"),
-        (["--rate-scale", "0"], "0.0 is not in the range x>0"),
+        (["--rate-scale", "0"], "0.0 is not in the range x>=1e-06"),
+        (["--scale-tokens", "1e12"], "is not in the range 0<x<=1000"),
         (["--rate-scale", "nan"], "expected a finite number, got 'nan'"),
         (["--rate-scale", "inf"], "expected a finite number, got 'inf'"),
         (["--profile", "a100-lama2-7b"], "a100-llama2-7b"),
@@ -224,6 +225,7 @@ def test_the_flag_that_needs_matplotlib_is_named(
         (["--profile", "missing.json"], "cannot read missing.json"),
         (["--network", "ethernet"], "--network is of a built-in profile"),
         ([], "a profile from a file does not say how large a pool is"),
+        (["--kv-tokens", "0"], "kv_tokens: expected at least 1, got 0"),
         (["--kv-tokens", "1600", "--json", "no/such/x.json"], "there is no directory"),
     ],
 )
