@@ -73,7 +73,7 @@ class MakingRoom:
         stalled = self._stalled()
         if not stalled:
             self._give_way_at = math.inf
-        if not (stalled or self._short_soon() or self._starving()) or self._relieving():
+        if not (stalled or self._short_soon() or self._lacks_first_slot()) or self._relieving():
             return
         if state.deferred.has_slots:  # free with the next answer, as those of one that gave way just now
             return
@@ -140,7 +140,7 @@ class MakingRoom:
         ]
         return self._state.pool.num_free < len(soon)
 
-    def _starving(self) -> bool:
+    def _lacks_first_slot(self) -> bool:
         """Whether the oldest waiting request has not even the one slot that it needs to use borrowed memory, which one
         that this instance can hold does not need."""
         state = self._state
@@ -186,12 +186,15 @@ class MakingRoom:
         return state.worth.pays(choice, now)
 
     def _give_way(self, now: float) -> None:
-        """Preempt the one that costs least to do again. Where this instance has borrowed or lent, after a while that is
-        the longer the more that is: of instances that stand still for each other's memory the one with the least
-        to lose gives way. So it is with one that reclaims what it has lent, and may not borrow before it is home. One
-        that runs alone, and that only creditors which drain lend to, would lose its place for nobody: it stands still
-        for as long as memory may come free there."""
+        """Preempt one that cannot go on, else the one that costs least to do again. Where this instance has borrowed or
+        lent, after a while that is the longer the more that is: of instances that stand still for each other's memory
+        the one with the least to lose gives way. So it is with one that reclaims what it has lent, and may not borrow
+        before it is home. One that runs alone, and that only creditors which drain lend to, would lose its place for
+        nobody: it stands still for as long as memory may come free there."""
         state = self._state
+        if (starving := state.sequences.queue.starving) is not None:
+            self._holdings.preempt(starving, now, "live instances cannot hold it, and a running request needed a slot")
+            return
         running = state.running()
         victims = [
             Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0) for seq in running

@@ -114,8 +114,6 @@ class Mailboxes:
         stream = link.stream
         if stream is None or not link.within_host:
             return b"this is another host"
-        if not self._server.keep_stream():
-            return b"there is no stream left on which nobody else would wait for its queries"
         try:
             memory = map_mailbox(body)
         except PoolUnmappable as error:
@@ -123,6 +121,8 @@ class Mailboxes:
         shared = self._device.share(memory.view)
         if shared is None:
             return b"the device cannot reach it"
+        if not self._server.keep_stream():
+            return b"there is no stream left on which nobody else would wait for its queries"
         serving = PostedServing(self._server, memory, shared, self._watch.later)
         self._watch.on_end(stream, memory.halt)
         with self._lock:

@@ -30,9 +30,9 @@ ANSWER_S = 1.0
 """For all members to freeze, and to say that they have swapped when the freeze is over."""
 REST_PERIODS = 4.0
 """Heartbeats of its members after a run, until they may be in another one."""
-REFUSED_REST_S, LONGEST_REST_S = 10.0, 160.0
-"""After a run that came to nothing its cycle is left alone so long at first, and twice as long each time; and who it
-was for is in no other one at first. The rest of them are in smaller ones meanwhile."""
+REFUSED_REST_S, LONGEST_REST_S = 10.0, 40.0
+"""After a run that came to nothing its cycle is left alone so long at first, and twice as long each time; so is whoever
+it was for, that the others are found in smaller ones meanwhile."""
 MOST_KEPT = 1024
 """Cycles that came to nothing and are remembered."""
 MOST_LOOKS = 2048
@@ -181,14 +181,16 @@ class Dgfm:
             del self._busy[member]
             self._resting.set(member, now + REST_PERIODS * self._period_s)
             self._tell(member, Thaw(run=run.epoch))
-        for member in because_of:
-            self._resting.set(member, now + REFUSED_REST_S)
         before = self._in_vain.pop(run.cycle.members, None)
         if not blocks:
-            seconds = REFUSED_REST_S if before is None else min(LONGEST_REST_S, 2 * before.seconds)
+            seconds = REFUSED_REST_S
+            if before is not None and now < before.until + LONGEST_REST_S:
+                seconds = min(LONGEST_REST_S, 2 * before.seconds)
             self._in_vain[run.cycle.members] = Rest(now + seconds, seconds)
             if len(self._in_vain) > MOST_KEPT:
                 del self._in_vain[next(iter(self._in_vain))]
+            for member in because_of:
+                self._resting.set(member, now + seconds)
         ended = events.DgfmEnded(
             run=run.epoch.counter,
             members=_names(run),

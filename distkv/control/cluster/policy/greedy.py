@@ -37,8 +37,9 @@ MOST_CREDITORS, MOST_READ = 8, 64
 """Of those that are least used, for all debtors of a plan, and those among which they are looked for."""
 MOST_PREDICTIONS = 96
 """How often one plan predicts what two instances generate: about two milliseconds."""
-KEPT_PREDICTIONS = {True: 32, False: 16}
-"""Of these, those that debtors that need memory, and others, leave for what a plan looks at after them."""
+KEPT_PREDICTIONS = {True: 48, False: 24}
+"""Of these, what debtors that need memory, and others, leave for what a plan looks at after them; the last one may need
+about twenty."""
 ENOUGH = 0.99
 """Of moves that gain so much of the most, that of the fewest rBlocks is planned."""
 

@@ -75,7 +75,7 @@ class Admission:
         for seq in list(self._queue.resuming):
             if self._state.is_batch_full:
                 return
-            if seq not in self._queue.resuming or seq.starves or (aged is not None and seq.age > aged.age):
+            if seq not in self._queue.resuming or (aged is not None and seq.age > aged.age):
                 continue
             if now >= seq.retry_at and not self._acquire(seq, now) and seq in self._queue.aged:
                 self._make_way(seq, now)
@@ -163,11 +163,9 @@ class Admission:
         return fitting is not None and (aged is None or self._passing.may_pass(fitting.size_blocks))
 
     def _make_way(self, seq: Sequence, now: float) -> None:
-        resuming = self._queue.resuming
-        starving = next((one for one in resuming if one.starves), None)
-        if starving is not None:
+        if (starving := self._queue.starving) is not None:
             self._holdings.preempt(starving, now, f"live instances cannot hold it, and {seq.request_id} waits")
-        elif (youngest := resuming.youngest) is not None and youngest.age > seq.age:
+        elif (youngest := self._queue.resuming.youngest) is not None and youngest.age > seq.age:
             self._holdings.preempt(youngest, now, f"{seq.request_id} has waited longer for what it held")
 
     @property
@@ -193,10 +191,11 @@ class Admission:
     def lacking(self, now: float) -> Lack:
         """What the request lacks that waits longest, also while it borrows."""
         sequences = self._state.sequences
-        not_running = [seq for seq in (sequences.acquiring.oldest, self._queue.hopeful.oldest) if seq is not None]
-        if not not_running:
+        not_running = (sequences.acquiring.oldest, self._queue.hopeful.oldest)
+        able = [seq for seq in not_running if seq is not None and not seq.starves]
+        if not able:
             return NONE_LACKS
-        oldest = min(not_running, key=lambda seq: seq.age)
+        oldest = min(able, key=lambda seq: seq.age)
         lacking = self._holdings.unplaced_blocks(oldest) + self._growth(oldest, now) - self._room(oldest)
         is_lent = lacking > 0 and self._state.loans.num_blocks > 0
         return Lack(oldest, lacking, is_lent and (oldest.retries > 0 or not self._is_to_borrow(oldest, now)))
@@ -235,10 +234,12 @@ class Admission:
         """Whether nobody who waits could begin, or would borrow, while those that run decode on: not even if each of
         these had the slot already that it takes next."""
         state, queue = self._state, self._queue
-        if not state.sequences.num_waiting:
-            return True
+        if queue.resuming or state.sequences.acquiring:
+            return False
         oldest = queue.hopeful.oldest
-        if oldest is None or queue.resuming or state.sequences.acquiring or state.loans.num_blocks:
+        if oldest is None:  # nobody, or what the live instances cannot hold
+            return True
+        if state.loans.num_blocks:
             return False
         room = self._room() + len(state.running())
         needed = self._holdings.unplaced_blocks(oldest)

@@ -120,6 +120,11 @@ class WaitingQueue:
             self._make_ready(filed)
 
     @property
+    def starving(self) -> Sequence | None:
+        """One that holds KV in vain, for the live instances cannot hold it."""
+        return next((seq for seq in self.resuming if seq.starves), None)
+
+    @property
     def next_ready(self) -> Sequence | None:
         """The oldest that holds nothing and may try."""
         return self._ready.oldest

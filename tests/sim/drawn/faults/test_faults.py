@@ -151,3 +151,29 @@ def test_nobody_waits_for_one_whose_memory_is_gone(pools: list[int]) -> None:
         cluster.run(2.0)
     ended = cluster.outcomes["giant"].ended
     assert ended is None or "did not come back" in ended.reason
+
+
+def test_what_it_held_elsewhere_is_there_for_others() -> None:
+    """After eight tries in vain, and not when it is given up."""
+    cluster = SimCluster([20, 20, 20, 20])
+    cluster.submit("i0", "giant", prompt(62 * BLOCK), 40)
+    assert cluster.run(30, lambda: len(cluster.outcomes["giant"].tokens) >= 2)
+    cluster.kill("i3")
+    cluster.submit("i1", "other", prompt(30 * BLOCK, 1), 4)
+    assert cluster.run(20.0, lambda: len(cluster.outcomes["other"].tokens) == 4)
+    assert cluster.outcomes["giant"].ended is None
+
+
+def test_one_that_holds_memory_of_a_creditor_that_drains_goes_on() -> None:
+    """That counts as no memory of the live instances any more, but what lies there stays until it leaves."""
+    cluster = SimCluster([30, 30, 30], request_timeout_s=60.0)
+    cluster.submit("i0", "r", prompt(65 * BLOCK), 60)
+    for node in cluster.nodes.values():
+        node.worker.step_s = 0.02
+    assert cluster.run(20, lambda: len(cluster.outcomes["r"].tokens) > 2)
+    cluster.drain("i1", 60.0)
+    cluster.run(0.1)
+    cluster.cut_path("i0", "i2")
+    cluster.run(1.5)
+    cluster.cut_path("i0", "i2", False)
+    assert cluster.run(20.0, lambda: len(cluster.outcomes["r"].tokens) == 60)
