@@ -96,6 +96,8 @@ def test_what_else_python_drops_is_reported_as_before(
 LOADING = """
 import signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal, whoever runs the tests
+
 class Interrupts:
     def find_spec(self, name, *_):
         if name == "click":
