@@ -74,8 +74,8 @@ class FullnessIndex:
     def emptiest(self, host_key: str) -> Iterator[str]:
         return (name for _, name in self._hosts[host_key].filed)
 
-    def fullest(self, host_key: str) -> Iterator[str]:
-        return (name for _, name in reversed(self._hosts[host_key].filed))
+    def fullest(self, host_key: str) -> str:
+        return self._hosts[host_key].filed[-1][1]
 
     def _change(self, fullness: Fullness, name: str, *, is_there: bool) -> None:
         key = fullness.host_key

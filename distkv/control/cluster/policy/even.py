@@ -1,11 +1,11 @@
 """Evening out the use of memory: borrowing on demand as by `contract`, and a plan besides.
 
-Where the fullest instance of a host that may let blocks leave is ahead of the mean there by more than `even_ahead` of
-its pool, full rBlocks of the request of which most could leave go to the least full instance that may have them, as
-many as bring it just below that, and no more than bring the other one up to the mean: the maximum never grows, and what
-was moved is no reason to move anything again. One creditor at a time, so that the others compute prompts undisturbed.
-Nothing moves where the performance model says that both would generate less for it, and where requests wait: what they
-may borrow is decided by `contract`, and what left for another reason would be filled.
+Where the fullest instance of a host is ahead of the mean there by more than `even_ahead` of its pool, full rBlocks of
+the request of which most could leave go to the least full instance that may have them, as many as bring it just below
+that, and no more than bring the other one up to the mean: the maximum never grows, and what was moved is no reason to
+move anything again. One creditor at a time, so that the others compute prompts undisturbed. Nothing moves where the
+performance model says that both would generate less for it, and where requests wait: what they may borrow is decided by
+`contract`, and what left for another reason would be filled.
 
 What has left stays until its request ends, or its creditor wants its memory (`loan/debtor/homecoming.py`): at home it
 would have to leave again.
@@ -20,12 +20,10 @@ from distkv.config import AdviceSettings
 from distkv.control.cluster.policy.contract import ContractPolicy
 from distkv.control.cluster.policy.interface import Balance, Instances, InstanceView, Move, RecentMoves
 from distkv.control.cluster.policy.pairing import Creditor, Debtor, Part, pair_tokens_per_s, part_at
-from distkv.wire.messages.to_gmanager import BorrowQuery, LongRequest
+from distkv.wire.messages.to_gmanager import BorrowQuery
 
 MOST_HOSTS = 16
 """That one plan looks at; the next one goes on behind them."""
-MOST_DEBTORS = 4
-"""Of the fullest instances of a host, of which the first that can lets blocks leave."""
 MOST_CREDITORS, MOST_READ = 4, 64
 """Of the least full instances of a host, for its fullest: those that are predicted for, and those among which they are
 looked for."""
@@ -64,13 +62,14 @@ class EvenPolicy:
         return moves
 
     def _evened(self, host_key: str, balance: Balance, recent: RecentMoves) -> Iterator[Move]:
-        fullness, mean = balance.fullness, balance.fullness.mean(host_key)
-        fullest = map(balance.get, islice(fullness.fullest(host_key), MOST_DEBTORS))
-        ahead = (view for view in fullest if view is not None and _used(view) - mean > self._ahead)
-        able = ((view, one) for view in ahead if (one := _to_leave(view, recent)) is not None)
-        debtor, longest = next(able, (None, None))
-        if debtor is None or longest is None:
+        fullness = balance.fullness
+        debtor = balance.get(fullness.fullest(host_key))
+        if debtor is None or debtor.waiting or not recent.may_plan_for(debtor.instance_id):
             return
+        longest = next((one for one in debtor.longest if recent.may_leave(one.request_id)), None)
+        if longest is None:
+            return
+        mean = fullness.mean(host_key)
         excess = int((_used(debtor) - mean - BELOW * self._ahead) * debtor.total_blocks)
         most = min(longest.movable_blocks, excess)
         views = (balance.get(name) for name in islice(fullness.emptiest(host_key), MOST_READ))
@@ -87,13 +86,6 @@ class EvenPolicy:
                     gain_tokens_per_s=max(0.0, gain),
                 )
                 return
-
-
-def _to_leave(debtor: InstanceView, recent: RecentMoves) -> LongRequest | None:
-    """Its longest request of which rBlocks may leave, if any may."""
-    if debtor.waiting or debtor.model is None or not recent.may_plan_for(debtor.instance_id):
-        return None
-    return next((one for one in debtor.longest if recent.may_leave(one.request_id)), None)
 
 
 def _used(view: InstanceView) -> float:

@@ -156,8 +156,8 @@ class Evenness(Protocol):
     def emptiest(self, host_key: str) -> Iterator[str]:
         """Of a host, the least full first."""
 
-    def fullest(self, host_key: str) -> Iterator[str]:
-        """Of a host, the fullest first."""
+    def fullest(self, host_key: str) -> str:
+        """Of a host."""
 
 
 class Balance(Protocol):

@@ -106,12 +106,6 @@ def test_who_cannot_have_any_is_passed_over() -> None:
     assert move.creditor_id == "c"
 
 
-@pytest.mark.parametrize("why", [{"waiting": 1}, {"longest": ()}, {"model": None}], ids=str)
-def test_who_cannot_let_any_leave_keeps_the_next_fullest_from_nothing(why: dict[str, Any]) -> None:
-    (move,) = plan(view("z", 95, **why), view("a", 80), view("b"), view("c"), view("d"))
-    assert (move.debtor_id, move.creditor_id) == ("a", "b")
-
-
 @pytest.mark.parametrize("why", [{"lendable_blocks": 0}, {"model": None}, {"wanted_back": True}], ids=str)
 def test_however_many_cannot_have_any(why: dict[str, Any]) -> None:
     (move,) = plan(view("a", 90), *(view(f"b{number}", **why) for number in range(10)), view("c", 5, running=0))
