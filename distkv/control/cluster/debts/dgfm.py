@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from distkv import events
 from distkv.control.cluster.debts.debt_graph import Cycle
 from distkv.control.cluster.ledger import Ledger
+from distkv.control.cluster.pauses import Pauses
 from distkv.control.commands import Answer, GManagerCommand, Publish
 from distkv.control.timers import Timers
 from distkv.wire.messages.common import PlanEpoch, clipped
@@ -56,13 +56,6 @@ class Run:
     num_blocks: int = 0
 
 
-class Rest(NamedTuple):
-    """A cycle is left alone until then."""
-
-    until: float
-    seconds: float
-
-
 class Dgfm:
     """The runs of one gManager. What it has to say comes out of `take_commands`.
 
@@ -80,7 +73,7 @@ class Dgfm:
         self._busy: dict[str, Run] = {}
         self._due: Timers[int] = Timers()
         self._resting: Timers[str] = Timers()
-        self._in_vain: dict[tuple[str, ...], Rest] = {}
+        self._pauses: Pauses[tuple[str, ...]] = Pauses(REFUSED_REST_S, LONGEST_REST_S, MOST_KEPT, LONGEST_REST_S)
         self._look_at = -math.inf
         self._commands: list[GManagerCommand] = []
 
@@ -142,10 +135,9 @@ class Dgfm:
     def _look(self, now: float) -> None:
         begun = 0
         for cycle in self._ledger.debt_graph.cycles(MOST_LOOKS, self._is_free):
-            rest = self._in_vain.get(cycle.members)
-            if begun == MOST_BEGUN or len(cycle.members) > MOST_MEMBERS or (rest is not None and now < rest.until):
+            if begun == MOST_BEGUN or len(cycle.members) > MOST_MEMBERS:
                 continue
-            if all(map(self._is_free, cycle.members)):
+            if self._pauses.is_over(cycle.members, now) and all(map(self._is_free, cycle.members)):
                 begun += 1
                 self._begin(cycle, now)
 
@@ -181,14 +173,10 @@ class Dgfm:
             del self._busy[member]
             self._resting.set(member, now + REST_PERIODS * self._period_s)
             self._tell(member, Thaw(run=run.epoch))
-        before = self._in_vain.pop(run.cycle.members, None)
-        if not blocks:
-            seconds = REFUSED_REST_S
-            if before is not None and now < before.until + LONGEST_REST_S:
-                seconds = min(LONGEST_REST_S, 2 * before.seconds)
-            self._in_vain[run.cycle.members] = Rest(now + seconds, seconds)
-            if len(self._in_vain) > MOST_KEPT:
-                del self._in_vain[next(iter(self._in_vain))]
+        if blocks:
+            self._pauses.succeeded(run.cycle.members)
+        else:
+            seconds = self._pauses.failed(run.cycle.members, now)
             for member in because_of:
                 self._resting.set(member, now + seconds)
         ended = events.DgfmEnded(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from distkv import events
 from distkv.control.cluster.ledger import Ledger
+from distkv.control.cluster.pauses import Pauses
 from distkv.control.cluster.policy.interface import Move, Uneven
 from distkv.wire.messages.common import PlanEpoch
 
@@ -65,14 +66,6 @@ class Planned:
     placed: Placed
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A debtor is left alone until then."""
-
-    until: float
-    seconds: float
-
-
 class Plans:
     """What one gManager planned lately: the policy's `RecentMoves`. ledger: what heartbeats say.
 
@@ -91,7 +84,7 @@ class Plans:
         self._unseen: list[Planned] = []
         self._open: set[str] = set()  # requests of these
         self._seen: list[Planned] = []
-        self._pauses: dict[str, Pause] = {}
+        self._pauses: Pauses[str] = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_KEPT)
         self.went_to: dict[bool, tuple[int, str] | None] = {True: None, False: None}
         self.came_from = ""
         self.evened: Uneven | None = None
@@ -108,8 +101,7 @@ class Plans:
 
     def may_plan_for(self, debtor_id: str) -> bool:
         """Whether what was planned for this debtor last did not fail to pay."""
-        pause = self._pauses.get(debtor_id)
-        return pause is None or self._now >= pause.until
+        return self._pauses.is_over(debtor_id, self._now)
 
     # --- what happens
 
@@ -136,7 +128,10 @@ class Plans:
                 together.setdefault((planned.move.debtor_id, planned.at), []).append(planned)
         for (debtor_id, _), moves in together.items():
             gain, before = self._gain(moves)
-            self._remember(debtor_id, paid=gain >= -LEAST_LOSS * before)
+            if gain >= -LEAST_LOSS * before:
+                self._pauses.succeeded(debtor_id)
+            else:
+                self._pauses.failed(debtor_id, self._now)
         return [self._drop(*one) for one in dropped] + [self._judged(planned) for planned in due]
 
     def put(self, move: Move) -> PlanEpoch:
@@ -211,15 +206,6 @@ class Plans:
             predicted_tokens_per_s=move.gain_tokens_per_s,
             achieved_tokens_per_s=gain,
         )
-
-    def _remember(self, debtor_id: str, *, paid: bool) -> None:
-        before = self._pauses.pop(debtor_id, None)
-        if paid:
-            return
-        seconds = FIRST_PAUSE_S if before is None else min(LONGEST_PAUSE_S, 2 * before.seconds)
-        self._pauses[debtor_id] = Pause(self._now + seconds, seconds)
-        if len(self._pauses) > MOST_KEPT:
-            del self._pauses[next(iter(self._pauses))]
 
     def _generated(self, names: Iterable[str]) -> dict[str, float]:
         """Of those of them that are there."""
