@@ -38,12 +38,15 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    """A checkout of what is installed."""
+    """A checkout of what is installed, with the objects of the last build in place: only what is older than its sources
+    is compiled again."""
     tree = tmp_path / "tree"
     unbuilt = shutil.ignore_patterns("__pycache__", "_native.*")
     shutil.copytree(ROOT / "distkv", tree / "distkv", ignore=unbuilt)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
+    for built in ROOT.glob("build/temp.*"):
+        shutil.copytree(built, tree / "build" / built.name)
     return tree
 
 
