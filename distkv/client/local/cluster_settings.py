@@ -64,6 +64,8 @@ class ClusterSettings:
             of_gateway = {"model": os.fspath(model), "port": http_port, "wait_for": instances}
             of_gateway |= {"drain_wait_s": DRAIN_WAIT_S}
             of_gateway |= split["gateway"] | dict(gateway_options or {})
+            if "gmanager" in of_gateway:
+                raise ConfigError("gmanager", "is not for others to set: it asks this cluster's", "leave it out")
             launch.command("gateway", of_gateway)
             if (wait_for := of_gateway["wait_for"]) > instances:
                 raise ConfigError("wait_for", f"expected at most {instances}, as many as start, got {wait_for}")

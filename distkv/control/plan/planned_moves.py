@@ -120,7 +120,7 @@ class PlannedMoves:
             return 0, "it does not run"
         if move.destination == state.settings.instance_id:
             # Who waits for memory has it before what lies elsewhere comes home.
-            if state.sequences.num_waiting:
+            if state.sequences.is_memory_awaited:
                 return 0, "requests wait for memory"
             return self._recaller.recall(seq, move.num_blocks, now), "there is no room for it, or it is on its way"
         return self._lend_out(seq, move, now)

@@ -187,7 +187,7 @@ class RManagerState:
 
     def take_spare(self, count: int) -> list[int]:
         """Up to so many free slots that neither those that run are expected to grow into nor anybody waits for."""
-        if self.sequences.num_waiting:
+        if self.sequences.is_memory_awaited:
             return []
         spare = self.pool.num_free - self.settings.staging_blocks - self.growing.blocks() - self.growing.due()
         return self.pool.allocate(max(0, min(count, spare)), SlotState.LOCAL) or []

@@ -77,6 +77,11 @@ class Sequences(MutableMapping[str, Sequence]):
         """Those that do not run."""
         return len(self._all) - len(self.running)
 
+    @property
+    def is_memory_awaited(self) -> bool:
+        """Somebody does not run who could; who starves takes no memory before more of it lives."""
+        return self.num_waiting > self.queue.num_starving
+
     def count_tokens(self) -> tuple[int, int]:
         """KV tokens of those that run, wherever they lie, and tokens that are to be computed before all of them
         decode."""

@@ -285,6 +285,7 @@ def test_logs_that_cannot_be_written_start_nothing(model, tmp_path, monkeypatch)
         ({"http_port": 70000}, "port: expected an integer from 0 to 65535"),
         ({"gateway_options": {"api_keys": "x"}}, "did you mean api_key"),
         ({"gateway": False, "gateway_options": {"api_key": "x"}}, "gateway is false"),
+        ({"gateway_options": {"gmanager": "tcp://127.0.0.1:7070"}}, "it asks this cluster's"),
         ({"instance_options": {"port": 7080}}, "port: is not for others to set: the cluster chooses it for every inst"),
         ({"instance_options": [{}, {"instance_id": "x"}], "instances": 2}, "instance_id: is not for others to set"),
         ({"gmanager": "tcp://10.0.0.1:7070"}, "gmanager: is not for others to set"),

@@ -127,6 +127,14 @@ def test_nothing_comes_home_where_it_should_not(why: str) -> None:
         assert away.wait(PLANNED_S)
 
 
+def test_who_starves_keeps_nothing_away() -> None:
+    """It cannot begin whatever is free here."""
+    away = Away({"p": 2}, room=6)
+    starving = add_sequence(away.state, "other", 400, SeqState.WAITING)
+    away.state.sequences.queue.starvation.judge(starving.size_blocks - 1, away.clock.now(), 10)
+    assert starving.starves and away.wait()
+
+
 def test_room_that_comes_and_goes_brings_nothing_home() -> None:
     away = Away({"p": 6}, room=6)
     assert away.look() == []

@@ -76,7 +76,7 @@ class Homecoming:
         state = self._state
         if state.is_one_sided and state.performance is not None:
             return None  # the gManager plans that too, and would plan it to leave again
-        if not self._debts.is_owing or state.sequences.num_waiting or state.instance_state != "ready":
+        if not self._debts.is_owing or state.sequences.is_memory_awaited or state.instance_state != "ready":
             return None
         room = self._room() + more
         if room <= 0:

@@ -120,6 +120,10 @@ class WaitingQueue:
             self._make_ready(filed)
 
     @property
+    def num_starving(self) -> int:
+        return len(self.waiting) - len(self.hopeful)
+
+    @property
     def starving(self) -> Sequence | None:
         """One that holds KV in vain, for the live instances cannot hold it."""
         return next((seq for seq in self.resuming if seq.starves), None)
