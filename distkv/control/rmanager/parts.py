@@ -26,6 +26,7 @@ from distkv.control.rmanager.reports.explaining import Explainer
 from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission.admission import Admission
+from distkv.control.schedule.admission.demand import Demand
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 from distkv.control.serving.guard import ServingGuard
@@ -51,7 +52,8 @@ class Parts:
         self.holdings = Holdings(state, self.debts, entropy)
         self.making_room = MakingRoom(state, self.holdings, entropy)
         self.planned = PlannedMoves(state, self.debts, self.holdings, self.recaller, lambda: self.heartbeats.newest_seq)
-        self.admission = Admission(state, self.debts, self.holdings, self.making_room)
+        self.demand = Demand(state, self.holdings)
+        self.admission = Admission(state, self.debts, self.holdings, self.demand, self.making_room)
         self.reclaimer = Reclaimer(state, self.admission.lacking)
         self.serving = ServingGuard(state, self.reclaimer)
         self.creditor = Creditor(state, self.reclaimer)
@@ -61,7 +63,7 @@ class Parts:
         self.peers = PeerBook(state, lambda instance_id: bool(self.debts.at(instance_id)))
         self.heartbeats = Heartbeats(state)
         self.clients = ClientBook()
-        self.explainer = Explainer(state, self.admission)
+        self.explainer = Explainer(state, self.demand)
         self.drain = Drain(state, self.requests, self.creditor, self.debts, self.holdings)
         idle = self.recaller, self.swapper, self.reclaimer, self.homecoming, self.admission
         self.quiet = Quiet(state, self.heartbeats, self.requests.observe, idle)

@@ -112,8 +112,8 @@ class RManager:
         parts.mover.tick(now)
         if parts.heartbeats.due(now):
             most = tg.MAX_WAITING_SIZES if self.state.is_planned else 0
-            sizes, tokens = parts.admission.waiting_sizes(most), parts.admission.waiting_tokens(most)
-            waiting_blocks, dropped = parts.admission.waiting_blocks(), parts.planned.dropped()
+            sizes, tokens = parts.demand.waiting_sizes(most), parts.demand.waiting_tokens(most)
+            waiting_blocks, dropped = parts.demand.waiting_blocks(), parts.planned.dropped()
             self.state.emit(c.TellGManager(parts.heartbeats.build(waiting_blocks, sizes, tokens, dropped)))
             if parts.peers.cursor.is_behind:
                 self.state.emit(c.TellGManager(parts.peers.cursor.query()))

@@ -13,6 +13,7 @@ from distkv.control.request.answer.output import MakeDecoder, NoText
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.sequence import Sequence
 from distkv.control.schedule.admission.admission import Admission
+from distkv.control.schedule.admission.demand import Demand
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 from distkv.types import SamplingParams
@@ -48,7 +49,9 @@ class Serving:
         self.state = make_state(num_blocks, (), **settings)
         debts = DebtBook(self.state)
         holdings = Holdings(self.state, debts, Random(1))
-        self.admission = Admission(self.state, debts, holdings, MakingRoom(self.state, holdings, Random(1)))
+        self.demand = Demand(self.state, holdings)
+        making_room = MakingRoom(self.state, holdings, Random(1))
+        self.admission = Admission(self.state, debts, holdings, self.demand, making_room)
         self.lost: list[tuple[Sequence, tuple[str, ...]]] = []
         self.requests = RequestLifecycle(
             self.state,

@@ -196,7 +196,7 @@ def test_a_request_waits_for_memory_until_its_deadline() -> None:
     serving.admission.admit(serving.clock.now())
     serving.submit("r", tuple(range(7)), timeout_s=2.0, max_tokens=1)
     serving.admission.admit(serving.clock.now())
-    assert serving.state.sequences["r"].state is SeqState.WAITING and serving.admission.waiting_blocks() == 2
+    assert serving.state.sequences["r"].state is SeqState.WAITING and serving.demand.waiting_blocks() == 2
     serving.requests.tick(serving.clock.advance(1.9))
     assert serving.answers() == []
     serving.requests.tick(serving.clock.advance(0.2))

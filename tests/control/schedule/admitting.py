@@ -11,6 +11,7 @@ from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission.admission import Admission
+from distkv.control.schedule.admission.demand import Demand
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 from distkv.wire.messages.common import Epoch, SpanRef
@@ -28,7 +29,8 @@ class Admitting:
         self.debts = DebtBook(self.state)
         self.holdings = Holdings(self.state, self.debts, Random(1))
         self.making_room = MakingRoom(self.state, self.holdings, Random(1))
-        self.admission = Admission(self.state, self.debts, self.holdings, self.making_room)
+        self.demand = Demand(self.state, self.holdings)
+        self.admission = Admission(self.state, self.debts, self.holdings, self.demand, self.making_room)
 
     def wait(self, name: str, num_blocks: int, arrival: float = 0.0) -> Sequence:
         return add_sequence(self.state, name, num_blocks * 4, WAITING, arrival=arrival)

@@ -7,7 +7,7 @@ import msgspec
 from distkv.control.query_limit import QueryLimit
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission.admission import Admission
+from distkv.control.schedule.admission.demand import Demand
 from distkv.wire.messages.to_client import DebtStatus, Explained
 from distkv.wire.messages.to_gmanager import ExplainQuery
 
@@ -18,9 +18,9 @@ MAX_DEBTS = 64
 class Explainer:
     """Answers of one instance to `ExplainQuery`, as many as `QueryLimit` lets it."""
 
-    def __init__(self, state: RManagerState, admission: Admission) -> None:
+    def __init__(self, state: RManagerState, demand: Demand) -> None:
         self._state = state
-        self._admission = admission
+        self._demand = demand
         self._limit = QueryLimit()
 
     def answer(self, query: ExplainQuery, route: bytes, now: float) -> Explained:
@@ -52,11 +52,11 @@ class Explainer:
             left_out=history.left_out,
         )
         seq = state.sequences.get(named[0])
-        return told if seq is None else _live(state, self._admission, told, seq, now)
+        return told if seq is None else _live(state, self._demand, told, seq, now)
 
 
-def _live(state: RManagerState, admission: Admission, told: Explained, seq: Sequence, now: float) -> Explained:
-    needs = admission.needs(seq, now)
+def _live(state: RManagerState, demand: Demand, told: Explained, seq: Sequence, now: float) -> Explained:
+    needs = demand.needs(seq, now)
     runs = seq.state is SeqState.RUNNING
     return msgspec.structs.replace(
         told,

@@ -7,10 +7,7 @@ beside it are expected to generate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import merge
-from itertools import chain, islice
-from typing import NamedTuple
+from itertools import islice
 
 from distkv.control.blocks import SlotState
 from distkv.control.loan.creditor.creditor import MAX_SHARERS
@@ -19,42 +16,33 @@ from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.admission.borrow_choice import BorrowChoice
+from distkv.control.schedule.admission.demand import Demand
 from distkv.control.schedule.admission.passing import Passing
-from distkv.control.schedule.admission.worth import Choice
-from distkv.control.schedule.endings import endings, steps_until, still_to_come
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
-from distkv.control.schedule.profiled_wait import profiled_wait_s
 
 GIVE_UP_RETRIES = 8
 MOST_LOOKED_AT = 8
 """Of those whose prompts fit, so many may have too little memory to grow into before nobody begins."""
-FORESEEN_S = 10.0
-"""For so long a request waits for memory to grow into, besides what its prompt needs."""
 
 GAVE_BACK = "what it lacked was not to be had, and others may wait for what it held"
-
-
-class Needs(NamedTuple):
-    """Of one sequence: rBlocks that it lacks a place for, those that it is expected to need besides, and those that are
-    free for it here."""
-
-    lacks: int
-    growth: int
-    room: int
 
 
 class Admission:
     """Decides which sequences of one instance begin, or go on. making_room: takes what was borrowed for that."""
 
-    def __init__(self, state: RManagerState, debts: DebtBook, holdings: Holdings, making_room: MakingRoom) -> None:
+    def __init__(
+        self, state: RManagerState, debts: DebtBook, holdings: Holdings, demand: Demand, making_room: MakingRoom
+    ) -> None:
         self._state = state
         self._debts = debts
         self._holdings = holdings
+        self._demand = demand
+        self._choice = BorrowChoice(state, demand)
         self._making_room = making_room
         self._passing = Passing()
         self._queue = state.sequences.queue
-        self._judged: tuple[tuple[object, ...], bool] = ((), False)
         self._tried: tuple[tuple[float, str], int] = (0.0, ""), 0  # who last tried to borrow; the room it saw here
 
     def admit(self, now: float) -> None:
@@ -88,7 +76,7 @@ class Admission:
         seq = self._queue.hopeful.oldest
         if seq is None or not seq.retries or seq in self._queue.resuming:
             return
-        needed, room = self._holdings.unplaced_blocks(seq) + self._growth(seq, now), self._room()
+        needed, room = self._holdings.unplaced_blocks(seq) + self._demand.growth(seq, now), self._demand.room()
         if needed <= room:
             self._queue.wake(seq)
         elif self._sees_more(seq, needed, room):
@@ -112,7 +100,7 @@ class Admission:
         """Oldest first, all that fit here, and the oldest of those that do not, and are to borrow, as far as it can.
         Those that fit go by an aged one, and into memory that is kept for a peer's, until they have had as much as that
         needs."""
-        while not self._state.is_batch_full and (room := self._room()) > 0:
+        while not self._state.is_batch_full and (room := self._demand.room()) > 0:
             aged = self._queue.aged.oldest
             if aged is not None:
                 self._passing.look(aged.request_id, aged.size_blocks)
@@ -141,19 +129,19 @@ class Admission:
             return None
         for seq in (self._queue.next_ready, self._queue.next_larger(self._state.settings.num_blocks)):
             if seq is not None and (aged is None or seq.age <= aged.age):
-                if self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= room:
+                if self._holdings.unplaced_blocks(seq) + self._demand.growth(seq, now) <= room:
                     return seq
-                if self._is_to_borrow(seq, now):
+                if self._choice.is_to_borrow(seq, now):
                     return None if self._yields(seq, aged, room) else seq
         return None
 
     def _next_fitting(self, room: int, now: float) -> Sequence | None:
         """The oldest of a few that fits here with what it is expected to grow by; else the oldest whose prompt does."""
         oldest = self._queue.next_fitting(room)
-        if oldest is None or oldest.size_blocks + self._growth(oldest, now) <= room:
+        if oldest is None or oldest.size_blocks + self._demand.growth(oldest, now) <= room:
             return oldest
         others = islice(self._queue.fitting(room), MOST_LOOKED_AT)
-        return next((seq for seq in others if seq.size_blocks + self._growth(seq, now) <= room), oldest)
+        return next((seq for seq in others if seq.size_blocks + self._demand.growth(seq, now) <= room), oldest)
 
     def _yields(self, seq: Sequence, aged: Sequence | None, room: int) -> bool:
         """Whether one that could wait for memory at home leaves what is free to a younger one that fits."""
@@ -172,22 +160,6 @@ class Admission:
     def _may_borrow(self) -> bool:
         return self._state.has_creditors and not self._state.borrower.is_borrowing(Purpose.PLACE)
 
-    def _room(self, seq: Sequence | None = None) -> int:
-        """Slots for who is admitted next: all free ones but those that the running ones are expected to grow into; one
-        for each of them when `seq` resumes, for what it holds is of use to nobody else."""
-        is_resuming = seq is not None and seq.placement.holds_kv
-        keep = len(self._state.running()) if is_resuming else self._state.growing.blocks()
-        return max(0, self._state.pool.num_free - keep)
-
-    def _growth(self, seq: Sequence, now: float) -> int:
-        """rBlocks that must be available for the growth of a request before it is admitted. 0 for one that resumes,
-        has waited FORESEEN_S, or would run alone at an instance without creditors."""
-        state = self._state
-        is_alone = not state.running() and not state.has_creditors
-        if seq.placement.holds_kv or is_alone or now - seq.request.arrival >= FORESEEN_S:
-            return 0
-        return min(state.growing.blocks_with(seq), max(0, state.cluster_blocks() - seq.size_blocks))
-
     def lacking(self, now: float) -> Lack:
         """What the request lacks that waits longest, also while it borrows."""
         sequences = self._state.sequences
@@ -196,38 +168,9 @@ class Admission:
         if not able:
             return NONE_LACKS
         oldest = min(able, key=lambda seq: seq.age)
-        lacking = self._holdings.unplaced_blocks(oldest) + self._growth(oldest, now) - self._room(oldest)
+        lacking = self._demand.short(oldest, now)
         is_lent = lacking > 0 and self._state.loans.num_blocks > 0
-        return Lack(oldest, lacking, is_lent and (oldest.retries > 0 or not self._is_to_borrow(oldest, now)))
-
-    def needs(self, seq: Sequence, now: float) -> Needs:
-        """What a sequence needs in order to begin or go on: what it lacks, what it is expected to grow by, and what is
-        free here for it."""
-        begins = seq.state is SeqState.WAITING and not seq.placement.holds_kv
-        lacks = seq.size_blocks if begins else self._holdings.unplaced_blocks(seq)
-        return Needs(lacks, self._growth(seq, now), self._room(seq))
-
-    def waiting_blocks(self) -> int:
-        """rBlocks that waiting requests need, also those that borrow."""
-        holding = chain(self._queue.resuming, self._state.sequences.acquiring)
-        return self._queue.unplaced_blocks + sum(map(self._holdings.unplaced_blocks, holding))
-
-    def waiting_sizes(self, most: int) -> tuple[int, ...]:
-        """rBlocks that each of those that wait longest lacks, oldest first, also of one that borrows."""
-        return tuple(
-            self._holdings.unplaced_blocks(seq)
-            if seq.placement.num_local_slots or seq.placement.debts
-            else seq.size_blocks
-            for seq in self._longest_waiting(most)
-        )
-
-    def waiting_tokens(self, most: int) -> tuple[int, ...]:
-        """Tokens that each of these would need memory for elsewhere; 0 if it cannot go."""
-        return tuple(map(self._state.movable_tokens, self._longest_waiting(most)))
-
-    def _longest_waiting(self, most: int) -> Iterator[Sequence]:
-        waiting = merge(self._state.sequences.acquiring, self._queue.waiting, key=lambda seq: seq.age)
-        return islice(waiting, most)
+        return Lack(oldest, lacking, is_lent and (oldest.retries > 0 or not self._choice.is_to_borrow(oldest, now)))
 
     @property
     def is_idle(self) -> bool:
@@ -241,7 +184,7 @@ class Admission:
             return True
         if state.loans.num_blocks:
             return False
-        room = self._room() + len(state.running())
+        room = self._demand.room() + len(state.running())
         needed = self._holdings.unplaced_blocks(oldest)
         if oldest.retries and (needed <= room or self._sees_more(oldest, needed, room)):
             return False
@@ -250,7 +193,7 @@ class Admission:
         if queue.next_fitting(room) is not None:
             return False
         may_borrow = (queue.next_ready, queue.next_larger(state.settings.num_blocks)) if self._may_borrow else ()
-        return not any(seq is not None and self._may_be_to_borrow(seq) for seq in may_borrow)
+        return not any(seq is not None and self._choice.may_be_to_borrow(seq) for seq in may_borrow)
 
     def next_deadline(self) -> float:
         """When somebody may try again, or is not overtaken any more."""
@@ -285,13 +228,13 @@ class Admission:
     def _acquire(self, seq: Sequence, now: float) -> bool:
         """Reserve what the sequence lacks or begin to borrow it; false if it must wait."""
         state = self._state
-        need, room, growth = self._holdings.unplaced_blocks(seq), self._room(seq), self._growth(seq, now)
+        need, room, growth = self._holdings.unplaced_blocks(seq), self._demand.room(seq), self._demand.growth(seq, now)
         if need + growth <= room:
             self._take_local(seq, need)
             self._start(seq)
             return True
         may_borrow = state.may_be_lent_to(seq) and not state.borrower.is_borrowing(Purpose.PLACE)
-        if not may_borrow or not self._is_to_borrow(seq, now):
+        if not may_borrow or not self._choice.is_to_borrow(seq, now):
             return False
         self._tried = seq.age, room
         is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
@@ -314,45 +257,6 @@ class Admission:
         )
         return True
 
-    def _is_to_borrow(self, seq: Sequence, now: float) -> bool:
-        """Whether it should have memory of others as soon as it can. For one that could begin here alone borrowing must
-        be expected to pay, and nothing is borrowed while requests like it have borrowed from here. One that could begin
-        elsewhere waits for AGED_S first: by then it has been sent there if there was memory for it. Looked at when a
-        step was planned or answered, or slots or the batch changed."""
-        state = self._state
-        if not self._may_be_to_borrow(seq):
-            return False
-        if seq.placement.holds_kv or not state.fits_at_home(seq):
-            return True
-        steps = state.scheduler.last_step_id, state.scheduler.last_done_id
-        basis = (seq.age, *steps, state.pool.changes, state.sequences.batch_changes)
-        if self._judged[0] != basis:
-            self._judged = basis, state.worth.pays(self._choice(seq, now), now)
-        return self._judged[1]
-
-    def _may_be_to_borrow(self, seq: Sequence) -> bool:
-        state = self._state
-        if not state.may_borrow_for(seq):
-            return False
-        if seq.placement.holds_kv or not state.fits_at_home(seq):
-            return True
-        return (seq in self._queue.aged or not state.movable_tokens(seq)) and not state.loans.has_avoidable
-
-    def _choice(self, seq: Sequence, now: float) -> Choice:
-        state = self._state
-        lacking = self._holdings.unplaced_blocks(seq) + self._growth(seq, now) - self._room(seq)
-        running = state.running()
-        context = seq.length + sum(one.length for one in running)
-        return Choice(
-            batch=len(running),
-            is_remote=state.waits_for_partials,
-            home_steps=steps_until(endings(state), lacking),
-            life_steps=still_to_come(state, seq),
-            profiled_wait_s=profiled_wait_s(state, len(running) + 1, context, lacking),
-            is_in_demand=self._queue.unplaced_blocks - seq.size_blocks >= lacking,
-            prefill_s=seq.length * state.scheduler.times.prompt_token_s,
-        )
-
     def _missing_staging(self, seq: Sequence) -> int:
         """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""
         return 0 if seq.placement.unassigned_slots or self._state.deferred.returning(seq) else 1
@@ -369,7 +273,7 @@ class Admission:
         unplaced = seq.placement.unplaced()
         remote = min(self._holdings.unplaced_blocks(seq), len(unplaced))
         extra = seq.placement.movable()[: self._missing_staging(seq)]
-        least = max(remote + self._missing_staging(seq), borrow.num_blocks if self._growth(seq, now) else 0)
+        least = max(remote + self._missing_staging(seq), borrow.num_blocks if self._demand.growth(seq, now) else 0)
         if borrow.granted >= least and len(extra) == self._missing_staging(seq):
             blocks = extra + unplaced[:remote]
             self._state.counters.borrows += 1

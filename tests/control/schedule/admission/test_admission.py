@@ -7,7 +7,8 @@ import pytest
 from distkv.control.blocks import SlotState
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.request.sequence import Sequence
-from distkv.control.schedule.admission.admission import FORESEEN_S, MOST_LOOKED_AT
+from distkv.control.schedule.admission.admission import MOST_LOOKED_AT
+from distkv.control.schedule.admission.demand import FORESEEN_S
 from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.control.schedule.holdings import FIRST_RETRY_S, LONGEST_RETRY_S
 from distkv.wire.messages.to_gmanager import BorrowQuery
@@ -63,7 +64,7 @@ def test_what_the_oldest_lack_is_told_also_of_those_that_hold_some() -> None:
     borrows = admitting.wait("b", 9, arrival=1.0)
     admitting.admit()
     assert borrows.state is ACQUIRING
-    assert admitting.admission.waiting_blocks() == sum(
+    assert admitting.demand.waiting_blocks() == sum(
         admitting.holdings.unplaced_blocks(seq)
         for seq in admitting.state.sequences.values()
         if seq.state is not RUNNING
@@ -71,14 +72,14 @@ def test_what_the_oldest_lack_is_told_also_of_those_that_hold_some() -> None:
     for number, size in enumerate((5, 3, 4)):
         admitting.wait(f"w{number}", size, arrival=2.0 + number)
     lacks = 9 - len(borrows.placement.unassigned_slots)
-    assert 0 < lacks < 9 and admitting.admission.waiting_sizes(16) == (lacks, 5, 3, 4)
-    assert admitting.admission.waiting_sizes(2) == (lacks, 5)
-    assert admitting.admission.waiting_tokens(16) == (0, 0, 0, 0), "their clients would not send them elsewhere"
+    assert 0 < lacks < 9 and admitting.demand.waiting_sizes(16) == (lacks, 5, 3, 4)
+    assert admitting.demand.waiting_sizes(2) == (lacks, 5)
+    assert admitting.demand.waiting_tokens(16) == (0, 0, 0, 0), "their clients would not send them elsewhere"
     for seq in (borrows, *admitting.state.sequences.queue.waiting):
         seq.request.can_move = True
-    assert admitting.admission.waiting_tokens(3) == (4 * (9 + 2), 4 * (5 + 2), 4 * (3 + 2)), "with what they grow by"
+    assert admitting.demand.waiting_tokens(3) == (4 * (9 + 2), 4 * (5 + 2), 4 * (3 + 2)), "with what they grow by"
     borrows.request.began = 1.0
-    assert admitting.admission.waiting_tokens(2) == (0, 28)
+    assert admitting.demand.waiting_tokens(2) == (0, 28)
 
 
 def test_nobody_waits_for_room_to_grow_forever() -> None:
