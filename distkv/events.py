@@ -241,7 +241,7 @@ class Draining(ClusterEvent, frozen=True, tag="draining"):
     loans: int
 
 
-# --- seen by both
+# --- seen by an rManager: its worker
 
 
 class UnexpectedMessage(ClusterEvent, frozen=True, tag="unexpected_message"):

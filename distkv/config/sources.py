@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
 TABLES: Mapping[str, type[msgspec.Struct]] = {**SECTIONS, "up": UpConfig}
 """What stands in the tables of a file."""
 _NO_SETTINGS = ("CONFIG", "ADDRESS", "HTTP_PORT", "HTTP_REQUEST_TIMEOUT_S", "MODELS", "RUN_DIR")
-"""What variables are besides: of commands, of `distkv up`, of compose.yaml and of the files in deploy/."""
+"""What variables are besides: of commands, of `distkv up`, of compose.yaml and of the files in configs/."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 

@@ -97,11 +97,6 @@ class Instance:
         return self._driver
 
     @property
-    def block_bytes(self) -> int:
-        """Of an rBlock."""
-        return self._data.slot_bytes
-
-    @property
     def member(self) -> Member:
         """As others know it."""
         return Member(self.name, _INCARNATION, "", state="ready", data=self._data)

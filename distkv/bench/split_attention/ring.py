@@ -33,8 +33,6 @@ PATIENCE_S = 60.0
 class Piece:
     """Some neighbouring rBlocks of another process, in one layer. slots: in its pool. buffer: where they are."""
 
-    process: int
-    layer: int
     slots: range
     buffer: Tensor
 
@@ -147,7 +145,7 @@ class Reader:
                 self._filled.put(error)
                 return
             self.read_bytes += size
-            self._filled.put(Piece(process, layer, slots, buffer))
+            self._filled.put(Piece(slots, buffer))
 
 
 def pieces_of(blocks: int) -> list[range]:

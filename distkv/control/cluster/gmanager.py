@@ -291,7 +291,8 @@ class GManager:
                 self.ledger.forget(instance_id)
             if is_new or state == "dead" or before in ("dead", "unreachable"):
                 self._watch(entry)
-            self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
+            if not entry.member.left:  # `Left` says that
+                self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
         if state != before or is_changed:
             self._live.file(entry)
             self._feed.log.put(entry.as_member(lends=self._shares_memory))

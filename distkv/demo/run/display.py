@@ -45,18 +45,15 @@ class Display:
         self.console.print(text, style=style or None, soft_wrap=True, markup=False, highlight=False)
 
     @contextlib.contextmanager
-    def step(self, title: str, *, spinner: bool = True) -> Iterator[Callable[[str], None]]:
-        """A part of the demo; call what it yields with a fact worth telling. A part that fails is named.
-
-        spinner: whether a terminal may show one, which it may not where it shows something else that is live.
-        """
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        """A part of the demo; call what it yields with a fact worth telling. A part that fails is named."""
         facts: list[str] = []
         started_s = time.monotonic()
         live = self.console.is_terminal
         if not live:
             self.say(f"{title} ...")
         try:
-            with self.console.status(title) if live and spinner else contextlib.nullcontext():
+            with self.console.status(title) if live else contextlib.nullcontext():
                 yield facts.append
         except Exception:
             self.say(f"failed: {title}", "red")

@@ -54,7 +54,8 @@ class ControlLoad:
             self.submit(PROMPT)
         for _ in range(4):
             self.answer_step()
-        self.waiting = [self.submit_behind() for _ in range(waiting)]
+        for _ in range(waiting):
+            self.submit_behind()
 
     # --- events
 
