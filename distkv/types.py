@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 from collections.abc import Mapping, Set
@@ -153,12 +154,7 @@ class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
 
     def __post_init__(self) -> None:
         self._take_spellings()
-        _require(
-            _is_int(self.max_tokens) and 1 <= self.max_tokens <= MAX_INT,
-            "max_tokens",
-            "an integer in [1, 2**31)",
-            self.max_tokens,
-        )
+        self._check_max_tokens()
         _require(
             _is_number(self.temperature) and self.temperature >= 0, "temperature", "a number ≥ 0", self.temperature
         )
@@ -217,12 +213,7 @@ class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
                 f"None or an integer in [0, {MAX_LOGPROBS}]",
                 count,
             )
-        _require(
-            _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-            "min_tokens",
-            f"an integer in [0, max_tokens], where max_tokens is {self.max_tokens}",
-            self.min_tokens,
-        )
+        self._check_min_tokens()
         _require(
             _are_texts(self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORDS_BYTES, MAX_BAD_WORDS_BYTES),
             "bad_words",
@@ -259,11 +250,43 @@ class SamplingParams(msgspec.Struct, frozen=True, metaclass=_StrictNames):
         for field, value in spelled.items():
             msgspec.structs.force_setattr(self, field, value)
 
+    def _check_max_tokens(self) -> None:
+        _require(
+            _is_int(self.max_tokens) and 1 <= self.max_tokens <= MAX_INT,
+            "max_tokens",
+            "an integer in [1, 2**31)",
+            self.max_tokens,
+        )
+
+    def _check_min_tokens(self) -> None:
+        _require(
+            _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            f"an integer in [0, max_tokens], where max_tokens is {self.max_tokens}",
+            self.min_tokens,
+        )
+
     def of_choice(self, index: int) -> SamplingParams:
-        """Those of one of several outputs for one prompt: a seed grows by its number."""
+        """Those of one of several outputs for one prompt: a seed grows by its number. Costs the same however long its
+        lists are."""
         if self.seed is None or index == 0:
             return self
-        return msgspec.structs.replace(self, seed=(self.seed + index) % 2**63)
+        return self._copy_with("seed", (self.seed + index) % 2**63)
+
+    def of_length(self, max_tokens: int) -> SamplingParams:
+        """The same with another `max_tokens`. Costs the same however long its lists are. Raises InvalidParams, also
+        where `min_tokens` is more."""
+        other = self._copy_with("max_tokens", max_tokens)
+        other._check_max_tokens()
+        other._check_min_tokens()
+        return other
+
+    def _copy_with(self, field: str, value: int) -> SamplingParams:
+        """The other fields were checked; `msgspec.structs.replace` would check them again, a millisecond for the
+        longest."""
+        other = copy.copy(self)
+        msgspec.structs.force_setattr(other, field, value)
+        return other
 
 
 class Chunk(msgspec.Struct, frozen=True):

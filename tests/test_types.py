@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 import distkv
-from distkv import InvalidParams, SamplingParams
+from distkv import InvalidParams, SamplingParams, types
 from distkv.types import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
@@ -166,6 +167,24 @@ def test_one_stop_string_and_lists_are_taken():
 def test_outputs_of_one_prompt_have_seeds_of_their_own():
     assert [SamplingParams(seed=2**63 - 1, top_k=3).of_choice(index).seed for index in range(3)] == [2**63 - 1, 0, 1]
     assert SamplingParams().of_choice(2).seed is None
+
+
+def test_another_length_is_checked():
+    params = SamplingParams(min_tokens=3, top_k=5, logit_bias={1: 2})
+    assert params.of_length(3) == msgspec.structs.replace(params, max_tokens=3)
+    assert params.max_tokens == 16
+    for length, field in ((2, "min_tokens"), (0, "max_tokens"), (2**31, "max_tokens")):
+        with pytest.raises(InvalidParams) as caught:
+            params.of_length(length)
+        assert caught.value.field == field
+
+
+def test_long_lists_are_looked_through_once(monkeypatch):
+    """Those of 1024 outputs held the gateway's event loop for 1.5 s."""
+    params = SamplingParams(seed=1, stop=["a"], bad_words=["b"], stop_token_ids=[1], allowed_token_ids=[2])
+    for check in ("_are_token_ids", "_are_texts"):
+        monkeypatch.setattr(types, check, Mock(side_effect=AssertionError))
+    assert params.of_choice(1).of_length(2).allowed_token_ids is params.allowed_token_ids
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
 import structlog
 from starlette.requests import Request
 
@@ -61,7 +60,7 @@ class Service:
         where neither does, and no more than fit. Raises as `room`."""
         room = self.room(prompt_tokens)
         wanted = self.model.defaults.get("max_tokens", default)
-        return msgspec.structs.replace(params, max_tokens=room if wanted is None else min(wanted, room))
+        return params.of_length(room if wanted is None else min(wanted, room))
 
     @property
     def longest_request(self) -> int | None:

@@ -90,7 +90,7 @@ class Generation:
                     if suffix or not choice.fits or not 0 < room < params.max_tokens or timeout_s <= 0:
                         raise
                 # The pool has become smaller since max_tokens was chosen.
-                params = msgspec.structs.replace(params, max_tokens=room)
+                params = params.of_length(room)
 
 
 def _in_parts(choice: Choice, chunk: Chunk) -> Iterator[Chunk]:
