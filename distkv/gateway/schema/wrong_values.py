@@ -35,8 +35,9 @@ def explained(message: str, kind: type[msgspec.Struct], raw: Mapping[str, msgspe
     expected = _EXPECTED.sub("expected", _GOT.sub("", what))
     try:
         return f"{expected}{_got(raw, path, expected)}", path
-    except (LookupError, TypeError, msgspec.DecodeError):
-        # It is long, or a name comes twice, and what is there the second time is right or of another kind.
+    except (LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
+        # It is long, or beside a name that is no UTF-8 or what is nested too deep; or a name comes twice, and what is
+        # there the second time is right or of another kind.
         return expected, path
 
 

@@ -240,3 +240,25 @@ async def test_bodies_over_the_limit(start: Start, chunked: bool) -> None:
     assert "1000 bytes" in error_of(answer, 413, None, "body_too_large")
     fits = json.dumps({"prompt": "x", "max_tokens": 1, "user": "x" * 900}).encode()
     assert (await gateway.http.post("/v1/completions", content=fits)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"prompt": "a", "response_format": {"type": 5}, "response_format": [1]}', "response_format.type"),
+        (b'{"prompt": "a", "stream_options": {"\xff": 1, "include_usage": 3}}', "stream_options.include_usage"),
+    ],
+)
+def test_a_wrong_value_that_cannot_be_shown(body: bytes, param: str) -> None:
+    """It comes twice, or beside what is no text: the field is named all the same."""
+    with pytest.raises(ApiError) as refused:
+        decode(body, CompletionRequest, REFUSED_COMPLETION)
+    assert (refused.value.status, refused.value.body.error.param) == (400, param)
+
+
+def test_a_wrong_value_beside_what_is_nested_as_deep_as_can_be() -> None:
+    for depth in range(800, 1000):
+        body = b'{"prompt": "a", "stream_options": {"include_usage": 3, "x": %s%s}}' % (b"[" * depth, b"]" * depth)
+        with pytest.raises(ApiError) as refused:
+            decode(body, CompletionRequest, REFUSED_COMPLETION)
+        assert refused.value.status == 400
