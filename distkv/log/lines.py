@@ -22,6 +22,7 @@ from distkv.errors import ConfigError
 from distkv.log.line_limit import LineLimit
 from distkv.log.line_writer import LineWriter
 from distkv.log.printable import printable, printable_lines
+from distkv.log.tracebacks import traceback_text
 from distkv.types import LogLevel
 
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
@@ -88,7 +89,7 @@ def configure(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(lambda info: traceback_text(info[1])),
             drop_private,
             escape_names,
             structlog.processors.JSONRenderer(serializer=_to_json)

@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +20,6 @@ from distkv.log.line_limit import BURST_LINES
 from distkv.types import SamplingParams
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import Submit
-
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    before = list(root.handlers), root.level
-    yield
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
-    root.handlers[:], root.level = before
 
 
 @pytest.fixture
