@@ -6,15 +6,14 @@ newer fields take their defaults, so neighbouring versions understand each other
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from distkv.errors import FrameTooLarge, MalformedMessage
 from distkv.wire.messages.common import RequestId
 from distkv.wire.messages.data import DataMessage
-from distkv.wire.messages.envelope import Body, Control, Envelope
+from distkv.wire.messages.envelope import Body, Control, Envelope, MessageId
 
 Bytes = bytes | bytearray | memoryview
 
@@ -23,13 +22,11 @@ T = TypeVar("T")
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Default for the largest control message: a prompt of four million tokens fits."""
 
-MAX_ENVELOPE_ID = 512
-
 
 class _EnvelopeHead(msgspec.Struct):
     """What is read of an envelope whose body does not decode."""
 
-    id: Annotated[str, Meta(max_length=MAX_ENVELOPE_ID)]
+    id: MessageId
 
 
 class _RequestHead(msgspec.Struct):

@@ -22,7 +22,7 @@ from distkv.wire.codec import decode_header, encode_envelope, encode_header
 from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.common import MAX_AMOUNT, Epoch
 from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import MAX_MESSAGE_ID, MAX_SENDER, Envelope
 from distkv.wire.messages.to_client import ClusterState
 from distkv.wire.messages.to_gmanager import Heartbeat, Locate
 from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
@@ -129,6 +129,14 @@ def test_the_sentence_names_the_path(change: dict[str, Any], message: str) -> No
     plain = msgpack.unpackb(encode_envelope(wrap(KeepAlive()))) | change
     with pytest.raises(MalformedMessage, match=message):
         decode_envelope(msgpack.packb(plain))
+
+
+@pytest.mark.parametrize(("field", "most"), [("id", MAX_MESSAGE_ID), ("sender", MAX_SENDER), ("cause", MAX_MESSAGE_ID)])
+def test_what_an_answer_or_a_log_line_repeats_of_an_envelope_is_short(field: str, most: int) -> None:
+    plain = msgpack.unpackb(encode_envelope(wrap(KeepAlive())))
+    assert getattr(decode_envelope(msgpack.packb(plain | {field: "x" * most})), field) == "x" * most
+    with pytest.raises(MalformedMessage, match=rf"length <= {most} - at `\$\.{field}`"):
+        decode_envelope(msgpack.packb(plain | {field: "x" * (most + 1)}))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from itertools import islice
 
 import zmq
 
+from distkv.actors.unsent import UnsentMessages
 from distkv.control.commands import Broadcast
+from distkv.errors import WireError
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import ToGManager
@@ -22,11 +24,12 @@ MEMBERS_OF_A_ROUTE = 16
 
 
 class Outbox:
-    """Sends broadcasts in order, each of them to its routes in order."""
+    """Sends broadcasts in order, each of them to its routes in order. One that no reader would accept is left out."""
 
     def __init__(self, server: ServerChannel[ToGManager], envelopes: EnvelopeFactory) -> None:
         self._server = server
         self._envelopes = envelopes
+        self._unsent = UnsentMessages()
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[Broadcast, str]] = deque()
         self._begun: tuple[zmq.Frame, Iterator[bytes]] | None = None  # of the first in the queue
@@ -53,7 +56,12 @@ class Outbox:
         while self._queue and left > 0:
             if self._begun is None:
                 broadcast, cause = self._queue[0]
-                frame = self._server.encoded(self._envelopes.wrap(broadcast.body, cause))
+                try:
+                    frame = self._server.encoded(self._envelopes.wrap(broadcast.body, cause))
+                except WireError as error:
+                    self._unsent.report(broadcast.body, error)
+                    self._queue.popleft()
+                    continue
                 self._begun = frame, iter(broadcast.routes)
                 left = max(1, left - len(broadcast.body.members) // MEMBERS_OF_A_ROUTE)
             frame, waiting = self._begun

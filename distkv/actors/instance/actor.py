@@ -311,5 +311,5 @@ class InstanceActor:
             )
             self._answer(c.Answer(route, ended), cause)
             self._follow_ups.append(c.ClientRequested(route, tr.Cancel(request_id=body.request_id)))
-        elif isinstance(body, tc.Status):
+        elif isinstance(body, tc.Status) and body.requests:
             self._answer(c.Answer(route, tc.Status(instance=body.instance)), cause)

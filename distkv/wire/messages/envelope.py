@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
+
+from msgspec import Meta
 
 from distkv.wire.messages import from_worker, to_client, to_gmanager, to_rmanager, to_worker
 from distkv.wire.messages.common import Value
@@ -104,10 +106,16 @@ Body = TypeVar("Body", bound=Control, covariant=True)
 """One message, or the union of those that may come by one inbox."""
 
 
+MAX_MESSAGE_ID, MAX_SENDER = 512, 256
+MessageId = Annotated[str, Meta(max_length=MAX_MESSAGE_ID)]
+"""An answer repeats it as its cause, and so do lines of the log."""
+
+
 class Envelope(Value, Generic[Body], frozen=True):
     """One message of the control plane, with its sender and what caused it."""
 
-    id: str  #: unique among all messages of this sender's name
-    sender: str  #: an instance id, `gmanager`, `worker`, or a client's name
+    id: MessageId  #: unique among all messages of this sender's name; at most 512 characters, as `cause`
+    #: an instance id, `gmanager`, `worker`, or a client's name; at most 256 characters
+    sender: Annotated[str, Meta(max_length=MAX_SENDER)]
     body: Body  #: the message; its `type` key is the name in the headings below
-    cause: str = ""  #: id of the message that made the sender send this one; empty if none did
+    cause: MessageId = ""  #: id of the message that made the sender send this one; empty if none did

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from distkv.actors.gmanager.outbox import MEMBERS_OF_A_ROUTE, ROUTES_AT_ONCE, Outbox
 from distkv.control.commands import Broadcast
@@ -92,6 +93,21 @@ async def test_every_route_gets_the_bytes_and_one_that_is_gone_holds_nobody_up()
         for client in (one, other):
             envelope = await soon(client.recv())
             assert (envelope.body, envelope.cause) == (Members(version=7), "cause")
+
+
+async def test_one_that_is_too_long_to_send_is_left_out() -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT, max_message_bytes=1000) as server,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as client,
+    ):
+        client.send(EnvelopeFactory("x").wrap(MembersQuery()))
+        route, _ = await soon(server.recv())
+        outbox = Outbox(server, EnvelopeFactory("gmanager"))
+        with capture_logs() as lines:
+            outbox.put(Broadcast((route,), Members(version=1, gone=("x" * 1000,))), "")
+        assert [(line["event"], line["kind"]) for line in lines] == [("a message cannot be sent", "Members")]
+        outbox.put(Broadcast((route,), Members(version=2)), "")
+        assert (await soon(client.recv())).body == Members(version=2)
 
 
 async def test_a_message_that_waits_is_seen_and_still_received() -> None:

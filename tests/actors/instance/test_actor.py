@@ -295,6 +295,12 @@ async def test_a_status_that_is_too_long_comes_without_requests(running: Running
         many = msgspec.structs.replace(status, requests=(request,) * 100_000)
         running.actor._answer(c.Answer(route, many), "")
         assert (await soon(client.recv())).body == status
+        endless = msgspec.structs.replace(
+            status, instance=msgspec.structs.replace(status.instance, state="x" * MAX_MESSAGE_BYTES)
+        )
+        running.actor._answer(c.Answer(route, endless), "")
+        running.actor._answer(c.Answer(route, status), "")
+        assert (await soon(client.recv())).body == status
 
 
 async def test_what_was_published_is_written_before_the_end(running: Running) -> None:

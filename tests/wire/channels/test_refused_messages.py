@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 from distkv.errors import FrameTooLarge, MalformedMessage
 from distkv.wire import channel
 from distkv.wire.channel import MAX_ANSWER_BYTES, ClientChannel, ServerChannel
-from distkv.wire.codec import encode_envelope
+from distkv.wire.codec import MAX_MESSAGE_BYTES, encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CAPTURE, CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION
 from distkv.wire.messages.common import MAX_REASON
-from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import StepResult
 from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
@@ -66,6 +66,18 @@ async def test_a_rejection_names_the_envelope(envelopes: EnvelopeFactory) -> Non
         assert (await soon(server.recv()))[1].body == MembersQuery()
         answer = await soon(client.recv())
         assert isinstance(answer.body, Rejected) and answer.cause == bad.id
+
+
+async def test_an_envelope_whose_id_is_most_of_it_is_rejected_without_it() -> None:
+    """An answer that repeated it would exceed the limit of its reader."""
+    async with ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server:
+        with stranger_at(server.address) as stranger:
+            stranger.send(encode_envelope(Envelope(id="x" * (MAX_MESSAGE_BYTES - 100), sender="", body=MembersQuery())))
+            waiting = asyncio.ensure_future(server.recv())
+            await until(lambda: bool(stranger.poll(0)))
+            answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
+            assert isinstance(answer.body, Rejected) and answer.cause == ""
+            waiting.cancel()
 
 
 async def test_who_sends_nothing_but_nonsense_is_shut_out(
