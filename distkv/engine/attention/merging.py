@@ -108,7 +108,8 @@ def _plan_of_one(
 ) -> MergePlan:
     """Of a sequence alone no rows need an index."""
     count = rows.stop - rows.start
-    starts = [(plan + 1, sum(one.num_rows for one in plans[plan].entries[:entry])) for plan, entry in remote]
+    first_rows = [list(accumulate((entry.num_rows for entry in plan.entries), initial=0)) for plan in plans]
+    starts = [(plan + 1, first_rows[plan][entry]) for plan, entry in remote]
     starts.insert(local_place, (0, 0))
     return MergePlan(rows, tuple(Gather(source, slice(start, start + count)) for source, start in starts))
 

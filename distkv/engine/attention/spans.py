@@ -38,7 +38,7 @@ class _Span:
     slots: tuple[int, ...]
     readers: set[int] = field(default_factory=set)
     next_reader: int = 0
-    closed: set[int] = field(default_factory=set)
+    closed: bytearray = field(default_factory=bytearray)
     closing: list[_Closing] = field(default_factory=list)
     gone: bool = False
     standing: list[tuple[Standing, int, int]] = field(default_factory=list)
@@ -58,7 +58,16 @@ class _Span:
 
     def is_open(self, first: int, count: int) -> bool:
         """Whether positions [first, first + count) may be read. O(1) while none is closed."""
-        return not self.gone and not any(first <= position < first + count for position in self.closed)
+        return not self.gone and self.closed.find(1, first, first + count) < 0
+
+    def close(self, positions: Sequence[int]) -> None:
+        """These positions are for no new reader; all of them if none are named."""
+        self.gone = self.gone or not positions
+        if positions and not self.closed:
+            self.closed = bytearray(len(self.slots))
+        for position in positions:
+            if position < len(self.closed):
+                self.closed[position] = 1
 
     def take_revoked(self) -> list[_Closing]:
         """What no reader keeps any more, oldest first."""
@@ -98,8 +107,7 @@ class SpanRegistry:
             if span is None:
                 revoked = [_Closing(0, on_revoked)]
             else:
-                span.closed.update(positions)
-                span.gone = span.gone or not positions
+                span.close(positions)
                 span.shut(ref)
                 span.closing.append(_Closing(span.next_reader, on_revoked))
                 revoked = self._take_revoked(ref, span)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from distkv.engine.attention.merging import Rows, rows_of
 from distkv.engine.step.batch import BatchSeq
 from distkv.errors import LinkError
 from distkv.wire.messages.data import AttendEntry, AttendPlan, SpanPart
+from distkv.wire.messages.to_worker import RemoteSpan
 
 Source = TypeVar("Source")
 
@@ -72,16 +73,17 @@ def queries_of(
 ) -> RemoteQueries:
     """Of sequences whose rows are numbered; each learns which plan and entry its remote partials come from."""
     queries = RemoteQueries([], [])
+    at = _at_creditors(seqs)
     for creditor_id, link in links.items():
         fetched = found[creditor_id].indices if creditor_id in found else ()
-        shipping = [seq for index, seq in enumerate(seqs) if index not in fetched and _has(seq, creditor_id)]
+        shipping = [borrowed for borrowed in at.get(creditor_id, ()) if borrowed.number not in fetched]
         if shipping:
             place = len(queries.shipped)
-            queries.shipped.append(_queries(step_id, creditor_id, link, shipping, block_tokens, place))
+            queries.shipped.append(_queries(step_id, link, shipping, block_tokens, place))
     for creditor_id, one in found.items():
-        fetching = [seq for index, seq in enumerate(seqs) if index in one.indices]
+        fetching = [borrowed for borrowed in at[creditor_id] if borrowed.number in one.indices]
         place = len(queries.shipped) + len(queries.fetched)
-        queries.fetched.append(_queries(step_id, creditor_id, one, fetching, block_tokens, place))
+        queries.fetched.append(_queries(step_id, one, fetching, block_tokens, place))
     plans = queries.plans
     for seq in seqs:
         seq.remote.sort(key=lambda source: plans[source[0]].entries[source[1]].first_position)
@@ -93,11 +95,12 @@ def find_keys(
 ) -> dict[str, Found]:
     """What chunks fetch, by the creditor that has it. A sequence with one row ships it always."""
     found: dict[str, Found] = {}
+    at = _at_creditors(seqs)
     for creditor_id in creditors:
         chunks = [
-            Wanted(index, len(seq.tokens), tuple(_parts(seq, creditor_id)), len(seq.local))
-            for index, seq in enumerate(seqs)
-            if len(seq.tokens) > 1 and _has(seq, creditor_id)
+            Wanted(index, len(seq.tokens), tuple(map(_part, spans)), len(seq.local))
+            for index, seq, spans in at.get(creditor_id, ())
+            if len(seq.tokens) > 1
         ]
         one = fetching.find(peers.fetch_link(creditor_id, microbatch), chunks) if chunks else None
         if one is not None:
@@ -105,40 +108,54 @@ def find_keys(
     return found
 
 
-def _has(seq: BatchSeq, creditor_id: str) -> bool:
-    return any(span.instance_id == creditor_id for span in seq.spans)
+class _Borrowed(NamedTuple):
+    """The spans of a sequence at one creditor, ascending. number: of the sequence in its microbatch."""
+
+    number: int
+    seq: BatchSeq
+    spans: list[RemoteSpan]
 
 
-def _parts(seq: BatchSeq, creditor_id: str) -> Iterator[SpanPart]:
-    for span in seq.spans:
-        if span.instance_id == creditor_id:
-            yield SpanPart(span=span.span, index=span.index, num_blocks=span.num_blocks)
+def _at_creditors(seqs: Sequence[BatchSeq]) -> dict[str, list[_Borrowed]]:
+    """By creditor, in the order of the sequences. Looks once at each span."""
+    at: dict[str, list[_Borrowed]] = {}
+    for index, seq in enumerate(seqs):
+        for span in seq.spans:
+            there = at.setdefault(span.instance_id, [])
+            if not there or there[-1].seq is not seq:
+                there.append(_Borrowed(index, seq, []))
+            there[-1].spans.append(span)
+    return at
+
+
+def _part(span: RemoteSpan) -> SpanPart:
+    return SpanPart(span=span.span, index=span.index, num_blocks=span.num_blocks)
 
 
 def _queries(
-    step_id: int, creditor_id: str, source: Source, seqs: Sequence[BatchSeq], block_tokens: int, place: int
+    step_id: int, source: Source, borrowed: Sequence[_Borrowed], block_tokens: int, place: int
 ) -> Queries[Source]:
     """One plan for these sequences with spans on a creditor: each has its rows once, and an entry per span."""
     entries: list[AttendEntry] = []
+    seqs = [one.seq for one in borrowed]
     owners: list[BatchSeq] = []
     row = 0
-    for seq in seqs:
+    for _, seq, spans in borrowed:
         num_rows = len(seq.tokens)
-        for span in seq.spans:
-            if span.instance_id == creditor_id:
-                seq.remote.append((place, len(entries)))
-                owners.append(seq)
-                entries.append(
-                    AttendEntry(
-                        request_id=seq.step.request_id,
-                        span=span.span,
-                        index=span.index,
-                        num_blocks=span.num_blocks,
-                        first_position=span.first_block * block_tokens,
-                        row=row,
-                        num_rows=num_rows,
-                    )
+        for span in spans:
+            seq.remote.append((place, len(entries)))
+            owners.append(seq)
+            entries.append(
+                AttendEntry(
+                    request_id=seq.step.request_id,
+                    span=span.span,
+                    index=span.index,
+                    num_blocks=span.num_blocks,
+                    first_position=span.first_block * block_tokens,
+                    row=row,
+                    num_rows=num_rows,
                 )
+            )
         row += num_rows
     plan = AttendPlan(step_id=step_id, num_rows=row, entries=tuple(entries))
     rows: Rows = seqs[0].rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -132,6 +133,30 @@ def test_a_creditor_that_ends_or_is_late(case: Case, ends: tuple[socket.socket, 
     there.close()
     (answer,) = exchange(case, here)(0, case.q).answers
     assert answer.status is FrameStatus.ENDED
+
+
+def test_a_creditor_that_takes_queries_in_bits_is_late(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    """All of a batch waits with them: patience does not begin anew with each bit."""
+    here, there = ends
+    is_over, taken = threading.Event(), bytearray()
+
+    def take() -> None:
+        while not is_over.wait(0.005):
+            taken.extend(there.recv(4096))
+
+    beginning = b"q" * 2**21
+    asked = Asked(here.fileno(), slice(0, ROWS), ROWS, [beginning], PARTIALS, 0.05)
+    slow = threading.Thread(target=take)
+    slow.start()
+    done = case.exchanges.exchange(case.metadata, ROWS, [MergeRun(0, ROWS, ((1, 0), (0, 0)))], [asked])(0, case.q)
+    is_over.set()
+    slow.join(DEADLINE_S)
+    there.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while part := there.recv(2**20):
+            taken.extend(part)
+    (answer,) = done.answers
+    assert answer.status is FrameStatus.LATE and len(taken) < len(beginning)
 
 
 def test_signals_are_not_taken_for_an_end(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:

@@ -20,7 +20,7 @@ namespace {
 
 enum FrameStatus : int32_t {
     FRAME_OK = 0,
-    FRAME_LATE = 1,    // the peer took or gave nothing until the deadline
+    FRAME_LATE = 1,    // the peer did not take or give it until the deadline
     FRAME_OTHER = 2,   // what came is not the frame that was to come; `received` bytes of it were taken
     FRAME_ENDED = 3,   // the peer has closed the connection
     FRAME_FAILED = 4,  // the system says no
@@ -42,6 +42,12 @@ inline bool wait_for(int fd, short events, double deadline_s) {
     }
 }
 
+inline double num_bytes(const iovec* parts, size_t num_parts) {
+    double all = 0;
+    for (size_t i = 0; i < num_parts; ++i) all += static_cast<double>(parts[i].iov_len);
+    return all;
+}
+
 // The first `count` bytes of the parts are done.
 inline void skip(iovec*& parts, size_t& num_parts, size_t count) {
     while (num_parts > 0 && count >= parts->iov_len) {
@@ -55,8 +61,11 @@ inline void skip(iovec*& parts, size_t& num_parts, size_t count) {
     }
 }
 
-// The peer may take nothing for `patience_s` at a time.
+constexpr double LEAST_BYTES_PER_S = 4e6;  // a peer that takes less is late, or all of a batch would wait with it
+
+// The peer may take `patience_s` longer than it takes at LEAST_BYTES_PER_S.
 inline FrameStatus send_all(int fd, iovec* parts, size_t num_parts, double patience_s) {
+    double deadline_s = 0;  // of who is waited for
     skip(parts, num_parts, 0);
     while (num_parts > 0) {
         msghdr message{};
@@ -66,7 +75,8 @@ inline FrameStatus send_all(int fd, iovec* parts, size_t num_parts, double patie
         if (sent >= 0) {
             skip(parts, num_parts, static_cast<size_t>(sent));
         } else if (errno == EAGAIN) {
-            if (!wait_for(fd, POLLOUT, monotonic_s() + patience_s)) return FRAME_LATE;
+            if (deadline_s == 0) deadline_s = monotonic_s() + patience_s + num_bytes(parts, num_parts) / LEAST_BYTES_PER_S;
+            if (!wait_for(fd, POLLOUT, deadline_s)) return FRAME_LATE;
         } else if (errno != EINTR) {
             return errno == EPIPE || errno == ECONNRESET ? FRAME_ENDED : FRAME_FAILED;
         }

@@ -32,6 +32,8 @@ LOOKS_S = 50e-6
 _SOON_S = 2 * LOOKS_S
 """An end that answers awaits the next request if it waited no longer than that for the one before."""
 _MOST_LEFT_OUT = 64
+LEAST_BYTES_PER_S = 4e6
+"""A peer that takes less is given up: a step waits for it with all its batch."""
 
 
 class Looks:
@@ -137,16 +139,19 @@ class ByteStream:
 
     def send(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
         """Send `parts`, `size` bytes together; the list is used up. Raises LinkClosed, and LinkTimeout when the peer
-        takes no bytes for `timeout_s`; dead after both."""
-        self._send(partial(self._send_parts, parts, size), timeout_s)
+        takes no bytes for `timeout_s`, or `timeout_s` longer than it would at LEAST_BYTES_PER_S; dead after both."""
+        self._send(partial(self._send_parts, parts, size, timeout_s), timeout_s)
 
     def send_blocks(self, head: bytes, blocks: SlotViews, timeout_s: float) -> bool:
         """Send `head` and the blocks by one native call; False, with nothing sent, where there is none. Raises as
         `send` does."""
         return self._send(lambda: send_blocks(self._sock.fileno(), head, blocks), timeout_s)
 
-    def _send_parts(self, parts: list[memoryview], size: int) -> None:
+    def _send_parts(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
+        latest_s = time.monotonic() + timeout_s + size / LEAST_BYTES_PER_S
         while size:
+            if time.monotonic() > latest_s:
+                raise BlockingIOError
             sent = self._sock.sendmsg(parts[:_MAX_IOVECS] if len(parts) > _MAX_IOVECS else parts)
             size -= sent
             if size:
@@ -161,7 +166,7 @@ class ByteStream:
                     self._send_timeout_s = timeout_s
                 return transmit()
         except BlockingIOError:
-            self.kill(f"it took no bytes for {timeout_s} s")
+            self.kill(f"it took too few bytes in {timeout_s} s")
             raise LinkTimeout(self.peer, timeout_s) from None
         except OSError as e:
             raise self.kill(e.strerror or str(e)) from None

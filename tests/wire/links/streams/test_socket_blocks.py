@@ -163,6 +163,30 @@ def test_a_peer_that_takes_nothing_is_given_up(ends: tuple[ByteStream, socket.so
         stream.send(list(blocks), blocks.nbytes, 0.05)
 
 
+def test_a_peer_that_takes_bit_by_bit_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By TCP: within a host one call of the system may wait for each bit anew."""
+    monkeypatch.setattr(byte_stream, "LEAST_BYTES_PER_S", 1e9)
+    is_over, size = threading.Event(), 2**24
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+        there, _ = server.accept()
+        stream = ByteStream(here, "peer")
+
+        def take() -> None:
+            while not is_over.wait(0.005):
+                there.recv(2**14)
+
+        slow = threading.Thread(target=take)
+        slow.start()
+        with there:
+            try:
+                with pytest.raises(LinkTimeout):
+                    stream.send([memoryview(bytes(size))], size, 0.5)
+            finally:
+                is_over.set()
+                slow.join(DEADLINE_S)
+                stream.end(abrupt=True)
+
+
 def test_an_end_wakes_who_receives(ends: tuple[ByteStream, socket.socket]) -> None:
     stream, there = ends
     blocks = arriving(bytearray(16 * SIZE))
