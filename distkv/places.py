@@ -73,10 +73,15 @@ class Places:
 
 class SharedPlace:
     """One place for many clients. However many of one wait, another waits behind one of them at most: the others wait
-    for this one, as for one of `Places`."""
+    for this one, as for one of `Places`.
 
-    def __init__(self) -> None:
-        self._place = asyncio.Lock()
+    smallest_first: so do those for which nobody of their own client has to be waited for; else they have the place in
+    the order in which they came to that.
+    """
+
+    def __init__(self, *, smallest_first: bool = False) -> None:
+        self._smallest_first = smallest_first
+        self._place = Places(1)
         self._of: dict[Hashable, Places] = {}
 
     @contextlib.asynccontextmanager
@@ -84,7 +89,7 @@ class SharedPlace:
         """As `Places.take`."""
         own = self._of.setdefault(client, Places(1))
         try:
-            async with own.take(size), self._place:
+            async with own.take(size), self._place.take(size if self._smallest_first else 0):
                 yield
         finally:
             if own.is_unused and self._of.get(client) is own:

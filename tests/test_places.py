@@ -108,3 +108,23 @@ async def test_of_a_place_that_is_shared_each_waits_for_one_of_every_other_clien
     await asyncio.gather(*tasks, return_exceptions=True)
     assert began == [("a", 5), ("b", 7), ("c", 8), ("a", 1), ("b", 2), ("a", 4)]
     assert not place._of, "clients are forgotten"
+
+
+async def test_of_a_place_that_is_shared_by_size_each_client_has_one_that_may_be_next() -> None:
+    """As of `Places`, the smallest and the oldest in turn."""
+    place, began, go_on = SharedPlace(smallest_first=True), [], asyncio.Semaphore(0)
+
+    async def hold(client: str, size: int) -> None:
+        async with place.take(client, size):
+            began.append((client, size))
+            await go_on.acquire()
+
+    tasks: list[asyncio.Task[None]] = []
+    for client, size in (("a", 50), ("a", 1), ("a", 2), ("b", 90), ("c", 80), ("d", 30)):
+        tasks.append(asyncio.create_task(hold(client, size)))
+        await asyncio.sleep(0)
+    for _ in tasks:
+        go_on.release()
+    await asyncio.gather(*tasks)
+    assert began == [("a", 50), ("d", 30), ("b", 90), ("a", 1), ("c", 80), ("a", 2)]
+    assert not place._of, "clients are forgotten"

@@ -19,7 +19,8 @@ from distkv.config import GatewayConfig
 from distkv.gateway.prompting import reading
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Written
 from distkv.gateway.prompting.served_model import ServedModel
-from distkv.gateway.schema.errors import ApiError, ErrorFacts
+from distkv.gateway.schema.errors import ApiError, ErrorFacts, invalid
+from distkv.log.tracebacks import traceback_text
 from distkv.process_priority import begin_helper
 
 Kind = Literal["completion", "chat", "tokenize", "detokenize"]
@@ -31,6 +32,15 @@ READERS: Mapping[Kind, Callable[[ServedModel, bytes, int | None], Outcome]] = {
     "detokenize": reading.detokenize,
 }
 FRAME = struct.Struct("!Q")
+
+
+def read(model: ServedModel, kind: Kind, raw: bytes, most: int | None) -> Outcome:
+    """What the one of READERS makes of a body. Raises ApiError as it does, and 400 for what is nested so deep that
+    something on the way gave up."""
+    try:
+        return READERS[kind](model, raw, most)
+    except RecursionError:
+        raise invalid("the body is nested too deep") from None
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -47,6 +57,12 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     facts: ErrorFacts
 
 
+class Failure(msgspec.Struct, frozen=True, tag=True):
+    """Reading raised what it should not."""
+
+    traceback: str
+
+
 class PackedPrompt(msgspec.Struct, frozen=True):
     """A Prompt; ids are packed."""
 
@@ -58,16 +74,20 @@ class Answer(msgspec.Struct, frozen=True):
     """What came of a task. prompts: those of the outcome, which is without them; what was written comes in the next
     frame."""
 
-    outcome: CompletionRead | ChatRead | Written | Refusal
+    outcome: CompletionRead | ChatRead | Written | Refusal | Failure
     prompts: list[PackedPrompt] = []
 
 
 def answer(model: ServedModel, task: Task, raw: bytes) -> list[bytes]:
-    """Carry a task out; the frames that say what came of it."""
+    """Carry a task out; the frames that say what came of it. Raises MemoryError: who ends gives back what it has."""
     try:
-        outcome = READERS[task.kind](model, raw, task.most)
+        outcome = read(model, task.kind, raw, task.most)
     except ApiError as error:
         return [msgspec.msgpack.encode(Answer(Refusal(error.status, error.body.error)))]
+    except MemoryError:
+        raise
+    except Exception as error:
+        return [msgspec.msgpack.encode(Answer(Failure(traceback_text(error))))]
     if isinstance(outcome, Written):
         return [msgspec.msgpack.encode(Answer(Written([]))), b"".join(outcome.parts)]
     packed = [PackedPrompt(bytes(prompt.token_ids.packed), prompt.text) for prompt in outcome.prompts]

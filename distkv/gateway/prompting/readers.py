@@ -19,7 +19,7 @@ from distkv.client.prompts import TokenIds
 from distkv.config import GatewayConfig
 from distkv.errors import InvalidParams
 from distkv.gateway.generation.structured_outputs import refused
-from distkv.gateway.prompting.reader_process import FRAME, READERS, Answer, Kind, Outcome, Refusal, Task
+from distkv.gateway.prompting.reader_process import FRAME, Answer, Failure, Kind, Outcome, Refusal, Task, read
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
@@ -31,8 +31,12 @@ SHORT_BYTES = 64 * 2**10
 THREADS = 2
 READ_S = 60.0
 """A body that takes longer to be read is refused, whatever its template does."""
+LEFT_S = 1.0
+"""So long the reading of a body whose client has left goes on: as long as another process would take to start."""
 RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
+MAX_TOKENIZED_BYTES = 4 * 2**20
+"""Of a body for /tokenize, for which no text is too long to be tokenized, as it would be for an instance."""
 PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
 T = TypeVar("T", bound=Outcome)
@@ -43,7 +47,8 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 class Readers:
     """Reads bodies for one gateway; a few at the same time, the others wait, also for those whose client has left: next
-    is the shortest, and the time after that the one that has waited longest. Close it, or a process stays."""
+    is the shortest, and the time after that the one that has waited longest. Of long ones each client has one at most
+    among those that may be next. Close it, or processes stay."""
 
     def __init__(self, config: GatewayConfig, model: ServedModel) -> None:
         self._model = model
@@ -52,30 +57,34 @@ class Readers:
         self._check_place = SharedPlace()
         self._checks = ThreadPoolExecutor(1, "check")
         self._checker = GrammarChecker()
-        self._long = LongBodies(config)
+        self._long, self._longest = LongBodies(config), LongBodies(config)
 
     async def completion(self, parts: Sequence[bytes], most: int | None, client: str) -> CompletionRead:
         """See `reading.read_completion`."""
-        return await self._checked(await self._read("completion", parts, most, CompletionRead), client)
+        return await self._checked(await self._read("completion", parts, most, client, CompletionRead), client)
 
     async def chat(self, parts: Sequence[bytes], most: int | None, client: str) -> ChatRead:
         """See `reading.read_chat`."""
-        return await self._checked(await self._read("chat", parts, most, ChatRead), client)
+        return await self._checked(await self._read("chat", parts, most, client, ChatRead), client)
 
-    async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None) -> Written:
-        """See `reading.tokenize`."""
-        return await self._read("tokenize", parts, max_model_len, Written)
+    async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None, client: str) -> Written:
+        """See `reading.tokenize`. Raises ApiError 413 for a body over MAX_TOKENIZED_BYTES."""
+        if sum(map(len, parts)) > MAX_TOKENIZED_BYTES:
+            problem = f"the body is over the limit of {MAX_TOKENIZED_BYTES} bytes of this endpoint"
+            raise ApiError(413, problem, code="body_too_large")
+        return await self._read("tokenize", parts, max_model_len, client, Written)
 
-    async def detokenize(self, parts: Sequence[bytes]) -> Written:
+    async def detokenize(self, parts: Sequence[bytes], client: str) -> Written:
         """See `reading.detokenize`."""
-        return await self._read("detokenize", parts, None, Written)
+        return await self._read("detokenize", parts, None, client, Written)
 
     async def aclose(self) -> None:
-        """End the threads, and the process, if there is one; safe to call twice."""
+        """End the threads, and the processes, if there are some; safe to call twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._checks.shutdown(wait=False, cancel_futures=True)
         self._checker.close()
         await self._long.aclose()
+        await self._longest.aclose()
 
     async def _checked(self, read: C, client: str) -> C:
         """The same if its output can be what it must be. Who sends the same again and again waits for nobody; others
@@ -92,42 +101,46 @@ class Readers:
             raise _not_read(f"the system has no thread or process for it: {error.strerror}") from None
         return read
 
-    async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
+    async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, client: str, expected: type[T]) -> T:
         if (size := sum(map(len, parts))) > SHORT_BYTES:
-            found = await self._long.read(Task(kind, most), parts)
+            # What others send that takes many seconds holds up no chat of some pages.
+            long = self._long if size <= RETIRE_BYTES else self._longest
+            found = await long.read(Task(kind, most), parts, client)
         else:
             async with self._places.take(size):
                 try:
-                    found = await in_thread(self._threads, READERS[kind], self._model, b"".join(parts), most)
+                    found = await in_thread(self._threads, read, self._model, kind, b"".join(parts), most)
                 except BlockingIOError as error:
                     raise _not_read(f"the system has no thread for it: {error.strerror}") from None
         assert isinstance(found, expected)
         return found
 
 
+class ReadingFailed(Exception):
+    """An error that a reader process did not expect: its traceback."""
+
+
 class LongBodies:
-    """A reader process, started when the first long body comes; it reads one after the other."""
+    """A reader process, started when the first long body comes; it reads one after the other, of clients as
+    `SharedPlace` has them."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
-        self._place = Places(1)
+        self._place = SharedPlace(smallest_first=True)
 
-    async def read(self, task: Task, parts: Sequence[bytes]) -> Outcome:
-        """What came of a body. Raises ApiError: what reading raised, or 503 if the process failed or took too long."""
-        size = sum(map(len, parts))
-        async with self._place.take(size):
-            answer: Answer | None = None
+    async def read(self, task: Task, parts: Sequence[bytes], client: str) -> Outcome:
+        """What came of a body. Raises ApiError: what reading raised, or 503 if the process failed or took too long;
+        ReadingFailed."""
+        async with self._place.take(client, sum(map(len, parts))):
             try:
-                async with asyncio.timeout(READ_S):
-                    answer = await self._exchange(task, parts)
-            except TimeoutError:
-                raise _not_read(f"reading the body took longer than {READ_S:.0f} s") from None
+                answer = await self._answer(task, parts)
             except (asyncio.IncompleteReadError, OSError):
                 raise _not_read("the process that reads long bodies ended") from None
-            finally:
-                if answer is None or size > RETIRE_BYTES:
-                    await self.aclose()
+        if answer is None:
+            raise _not_read(f"reading the body took longer than {READ_S:.0f} s")
+        if isinstance(answer.outcome, Failure):
+            raise ReadingFailed(answer.outcome.traceback)
         if isinstance(answer.outcome, Refusal):
             facts = answer.outcome.facts
             raise ApiError(answer.outcome.status, facts.message, param=facts.param, code=facts.code)
@@ -142,6 +155,23 @@ class LongBodies:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
+
+    async def _answer(self, task: Task, parts: Sequence[bytes]) -> Answer | None:
+        """That of the process; None if it took too long. The process ends, unless it has answered and the body was not
+        too long."""
+        exchange = asyncio.create_task(self._exchange(task, parts))
+        try:
+            await asyncio.wait([exchange], timeout=READ_S)
+            return exchange.result() if exchange.done() else None
+        except asyncio.CancelledError:
+            await asyncio.wait([exchange], timeout=LEFT_S)
+            raise
+        finally:
+            has_answered = exchange.done() and not exchange.cancelled() and exchange.exception() is None
+            exchange.cancel()
+            if not has_answered or sum(map(len, parts)) > RETIRE_BYTES:
+                await self.aclose()
+                await asyncio.wait([exchange])
 
     async def _exchange(self, task: Task, parts: Sequence[bytes]) -> Answer:
         process = self._process

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import subprocess
-import sys
-import termios
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,33 +14,18 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from distkv.gateway.prompting import readers
+from distkv.gateway.prompting import reader_process, readers
 from distkv.gateway.prompting.reading import CompletionRead
 from distkv.gateway.schema.errors import ApiError
 from distkv.process_priority import STEP
 from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from tests.gateway.harness import Gateway, error_of, until
+from tests.gateway.prompting.processes import reader_processes, unread_bytes
 from tests.threads import no_threads
 from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
-
-
-@pytest.fixture
-def all_are_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(readers, "SHORT_BYTES", 0)
-    yield
-    assert not reader_processes()
-
-
-def reader_processes() -> list[psutil.Process]:
-    found = []
-    for one in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # also of those that have just ended
-            if "reader_process" in " ".join(one.cmdline()):
-                found.append(one)
-    return found
 
 
 async def answers(gateway: Gateway) -> list[Any]:
@@ -81,7 +62,8 @@ async def test_long_bodies_get_the_same_answers(start: Start, monkeypatch: pytes
     assert sorted(map(repr, [(prompt_of(one), one.params) for one in gateway.submits()])) == sorted(map(repr, seen * 2))
 
 
-async def test_one_process_reads_them_all_and_a_large_one_ends_it(all_are_long: None, start: Start) -> None:
+async def test_one_process_reads_them_all_but_large_ones(all_are_long: None, start: Start) -> None:
+    """Each of those has one that ends, so that what it needed is free again."""
     gateway = await start()
     for _ in range(2):
         assert (await gateway.complete(max_tokens=1)).status_code == 200
@@ -89,7 +71,7 @@ async def test_one_process_reads_them_all_and_a_large_one_ends_it(all_are_long: 
     assert process.is_running()
     assert process.nice() == min(19, psutil.Process().nice() + 2 * STEP), "event loops go before it"
     error_of(await gateway.complete("x" * readers.RETIRE_BYTES), 400, None, "context_length_exceeded")
-    assert not reader_processes()
+    assert reader_processes() == [process]
     assert (await gateway.complete(max_tokens=1)).status_code == 200
 
 
@@ -101,21 +83,16 @@ async def test_a_process_that_dies_costs_one_request(all_are_long: None, start: 
     # Until it is stopped it may still read.
     await until(lambda: process.status() == psutil.STATUS_STOPPED)
     request = asyncio.create_task(gateway.complete(max_tokens=1))
-    await until(lambda: _unread_bytes(process))
+    await until(lambda: unread_bytes(process))
     process.kill()
     error_of(await request, 503, None, "body_not_read")
     assert (await gateway.complete(max_tokens=1)).status_code == 200
 
 
-def _unread_bytes(process: psutil.Process) -> int:
-    """Of its standard input."""
-    found = bytearray(4)
-    with Path(f"/proc/{process.pid}/fd/0").open("rb", buffering=0) as pipe:
-        fcntl.ioctl(pipe, termios.FIONREAD, found)
-    return int.from_bytes(found, sys.byteorder)
-
-
-async def test_who_leaves_ends_the_reading(all_are_long: None, start: Start, tmp_path: Path) -> None:
+async def test_who_leaves_ends_the_reading(
+    all_are_long: None, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LEFT_S", 0.1)
     gateway = await start(chat_template=str(endless(tmp_path)))
     request = asyncio.create_task(gateway.chat())
     await until(reader_processes)
@@ -151,7 +128,7 @@ async def test_who_leaves_makes_no_room_for_another_thread(monkeypatch: pytest.M
         begun.append(raw)
         go_on.wait(10)
 
-    monkeypatch.setitem(readers.READERS, "completion", slow)  # type: ignore[arg-type]
+    monkeypatch.setitem(reader_process.READERS, "completion", slow)
     nothing: Any = None
     made = readers.Readers(nothing, nothing)
     for index in range(8):
@@ -177,7 +154,7 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
         go_on.acquire(timeout=10)
         return CompletionRead(nothing, SamplingParams(), 1)
 
-    monkeypatch.setitem(readers.READERS, "completion", slow)
+    monkeypatch.setitem(reader_process.READERS, "completion", slow)
     made = readers.Readers(nothing, nothing)
     async with asyncio.TaskGroup() as tasks:
         for size in (101, 102, 103, 104, 105, 3):
@@ -194,7 +171,7 @@ async def test_what_there_is_no_thread_for_may_be_sent_again(monkeypatch: pytest
     """It was a fault of the gateway's, until the system had threads again."""
     nothing: Any = None
     read = CompletionRead(nothing, SamplingParams(), 1)
-    monkeypatch.setitem(readers.READERS, "completion", lambda *_: read)
+    monkeypatch.setitem(reader_process.READERS, "completion", lambda *_: read)
     made = readers.Readers(nothing, nothing)
     with no_threads(), pytest.raises(ApiError) as refused:
         await made.completion((b"x",), None, "a")
@@ -206,7 +183,7 @@ async def test_what_there_is_no_thread_for_may_be_sent_again(monkeypatch: pytest
 async def test_what_there_is_no_process_for_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     read = CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex("a")), 1)
-    monkeypatch.setitem(readers.READERS, "completion", lambda *_: read)
+    monkeypatch.setitem(reader_process.READERS, "completion", lambda *_: read)
     made = readers.Readers(nothing, nothing)
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no process")))
     with pytest.raises(ApiError) as refused:
@@ -223,7 +200,7 @@ async def test_a_grammar_that_there_is_no_thread_for_may_be_sent_again(monkeypat
     def read(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
         return CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex(raw.decode())), 1)
 
-    monkeypatch.setitem(readers.READERS, "completion", read)
+    monkeypatch.setitem(reader_process.READERS, "completion", read)
     made = readers.Readers(nothing, nothing)
     for _ in range(2):
         await asyncio.gather(*(made.completion((b"a",), None, "a") for _ in range(readers.THREADS)))
@@ -247,7 +224,7 @@ async def test_who_floods_with_grammars_delays_another_client_by_one(monkeypatch
     def read(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
         return CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex(raw.decode())), 1)
 
-    monkeypatch.setitem(readers.READERS, "completion", read)
+    monkeypatch.setitem(reader_process.READERS, "completion", read)
     made = readers.Readers(nothing, nothing)
     monkeypatch.setattr(made._checker, "check", slow)
     async with asyncio.TaskGroup() as tasks:
