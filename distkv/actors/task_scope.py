@@ -17,8 +17,11 @@ async def task_scope() -> AsyncIterator[asyncio.TaskGroup]:
     """A task group for tasks that never end by themselves. When the block ends they are cancelled and awaited.
 
     A task that fails ends the block and the other tasks; its error is raised as it is, not in a group. Cancelling the
-    block cancels the tasks and stays a cancellation.
+    block cancels the tasks and stays a cancellation, also while they are awaited.
     """
+    current = asyncio.current_task()
+    assert current is not None
+    cancelled_before = current.cancelling()
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
@@ -27,6 +30,9 @@ async def task_scope() -> AsyncIterator[asyncio.TaskGroup]:
         _, failures = ended.split(_BlockEnded)
         if failures is not None:
             raise _first(failures) from None
+        # A group that has an error to raise, ours among them, keeps a cancellation of its last wait to itself.
+        if current.cancelling() > cancelled_before:
+            raise asyncio.CancelledError from None
 
 
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:

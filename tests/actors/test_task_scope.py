@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from distkv.actors.task_scope import first_of, task_scope
+from tests.waiting import soon
 
 
 async def fails() -> None:
@@ -69,6 +72,72 @@ async def test_cancelling_the_block_stays_a_cancellation() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["ended"]
+
+
+async def ends_slowly(is_ending: asyncio.Event, may_end: asyncio.Event) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        is_ending.set()
+        await may_end.wait()
+
+
+async def empty_scope(*waits: Coroutine[Any, Any, None]) -> None:
+    async with task_scope() as tasks:
+        for wait in waits:
+            tasks.create_task(wait)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("scope", [empty_scope, lambda wait: first_of(wait, asyncio.sleep(0))])
+async def test_a_cancellation_while_the_tasks_end_is_one(scope: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    went_on = False
+
+    async def block() -> None:
+        nonlocal went_on
+        await scope(ends_slowly(is_ending, may_end))
+        went_on = True
+
+    task = asyncio.ensure_future(block())
+    await soon(is_ending.wait())
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task)
+    assert not went_on
+
+
+async def test_a_deadline_that_passes_while_the_tasks_end_is_one() -> None:
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+
+    async def pass_deadline(limit: asyncio.Timeout) -> None:
+        await is_ending.wait()
+        limit.reschedule(asyncio.get_running_loop().time())
+        while not limit.expired():  # noqa: ASYNC110 - it is what looks
+            await asyncio.sleep(0)
+        may_end.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as limit:
+            passing = asyncio.ensure_future(pass_deadline(limit))
+            await empty_scope(ends_slowly(is_ending, may_end))
+    await passing
+
+
+async def test_a_task_that_fails_while_a_cancelled_scope_ends_is_reported() -> None:
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await fails()
+
+    task = asyncio.ensure_future(empty_scope(fails_at_its_end()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(ValueError, match="this one"):
+        await soon(task)
 
 
 async def test_first_of_returns_raises_and_ends_the_others() -> None:
