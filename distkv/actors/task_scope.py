@@ -49,6 +49,27 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
         await done.wait()
 
 
+async def callback_errors() -> None:
+    """Raise the first error of a callback of the running loop, until cancelled. As a task of a scope it ends that with
+    the error, as a task would; the loop itself would only log it, and what the callback was for would be undone."""
+    loop = asyncio.get_running_loop()
+    failed: asyncio.Future[None] = loop.create_future()
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "handle" in context and isinstance(error, Exception) and not failed.done():
+            failed.set_exception(error)
+        else:
+            loop.default_exception_handler(context)
+
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(note)
+    try:
+        await failed
+    finally:
+        loop.set_exception_handler(before)
+
+
 async def every(period_s: float, call: Callable[[], None]) -> None:
     """Call again and again, `period_s` apart, until cancelled."""
     while True:

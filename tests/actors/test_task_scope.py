@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
-from distkv.actors.task_scope import first_of, task_scope
+from distkv.actors.task_scope import callback_errors, first_of, task_scope
 from tests.waiting import soon
 
 
@@ -138,6 +140,46 @@ async def test_a_task_that_fails_while_a_cancelled_scope_ends_is_reported() -> N
     task.cancel()
     with pytest.raises(ValueError, match="this one"):
         await soon(task)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", ["soon", "later", "reader"])
+def test_an_error_of_a_callback_ends_the_scope(run: Callable[..., None], kind: str) -> None:
+    def fail() -> None:
+        raise ValueError("this one")
+
+    async def serve() -> None:
+        loop, ready = asyncio.get_running_loop(), os.eventfd(1)
+        others = loop.get_exception_handler()
+        try:
+            async with task_scope() as tasks:
+                tasks.create_task(callback_errors())
+                await asyncio.sleep(0)
+                match kind:
+                    case "soon":
+                        loop.call_soon(fail)
+                    case "later":
+                        loop.call_later(0.001, fail)
+                    case _:
+                        loop.add_reader(ready, fail)
+                await asyncio.Event().wait()
+        finally:
+            loop.remove_reader(ready)
+            os.close(ready)
+            assert loop.get_exception_handler() is others
+
+    with pytest.raises(ValueError, match="this one"):
+        run(serve())
+
+
+async def test_what_no_callback_raised_is_logged_as_ever(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    async with task_scope() as tasks:
+        tasks.create_task(callback_errors())
+        await asyncio.sleep(0)
+        loop.call_exception_handler({"message": "a task was left", "exception": ValueError()})
+        await asyncio.sleep(0)
+    assert "a task was left" in caplog.text
 
 
 async def test_first_of_returns_raises_and_ends_the_others() -> None:

@@ -16,7 +16,7 @@ from distkv.actors.alarm import Alarm
 from distkv.actors.event_lines import EventLines
 from distkv.actors.gmanager.acks import Acks
 from distkv.actors.gmanager.outbox import Outbox
-from distkv.actors.task_scope import task_scope
+from distkv.actors.task_scope import callback_errors, task_scope
 from distkv.actors.trace import Trace
 from distkv.actors.unsent import UnsentMessages
 from distkv.clock import Clock, MonotonicClock
@@ -156,6 +156,7 @@ async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], s
         ):
             actor = GManagerActor(config, server, MonotonicClock(), time.time_ns(), trace)
             try:
+                tasks.create_task(callback_errors(), name="callback errors")
                 tasks.create_task(actor.serve(), name="serve")
                 tasks.create_task(actor.ticking(), name="ticking")
                 ready({"address": server.address, "pid": os.getpid()})

@@ -17,7 +17,7 @@ from distkv.actors.instance.actor import InstanceActor
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.starting_responder import StartingResponder
 from distkv.actors.instance.worker_group import WorkerGroup
-from distkv.actors.task_scope import every, first_of, task_scope
+from distkv.actors.task_scope import callback_errors, every, first_of, task_scope
 from distkv.actors.trace import Trace
 from distkv.config import InstanceConfig
 from distkv.control.request.answer.output import MakeDecoder, NoText
@@ -55,6 +55,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
         worker = await stack.enter_async_context(await WorkerGroup.start(config, incarnation, envelopes))
         tasks = await stack.enter_async_context(task_scope())
+        tasks.create_task(callback_errors(), name="callback errors")
         gmanagers = stack.enter_context(contextlib.closing(GManagerConnections(config.gmanager, envelopes, tasks)))
         loading = tasks.create_task(
             asyncio.to_thread(Tokenizer.from_dir, config.engine.model, convert_tokenizer), name="load tokenizer"

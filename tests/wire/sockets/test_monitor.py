@@ -6,6 +6,8 @@ import asyncio
 import errno
 import socket
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ import zmq
 from distkv.errors import ConfigError, LinkClosed
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
+from distkv.wire.sockets import monitor
 from distkv.wire.sockets.monitor import Monitor
 from distkv.wire.sockets.options import open_socket
+from tests.waiting import DEADLINE_S, until
 from tests.wire.channels.abort_recipes import handshaken
 
 # Two events each, and ZeroMQ's own bound is 2,000 of them.
@@ -27,7 +31,7 @@ async def test_events_that_wait_do_not_stop_the_thread_that_tells_of_them() -> N
     """The loop does nothing else here."""
     told: list[int] = []
     router = open_socket(zmq.ROUTER, ipv6=False)
-    monitor = Monitor(router, zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED, lambda event, _value: told.append(event))
+    watching = Monitor(router, zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED, lambda event, _value: told.append(event))
     try:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         for _ in range(CONNECTIONS):
@@ -36,11 +40,84 @@ async def test_events_that_wait_do_not_stop_the_thread_that_tells_of_them() -> N
             pass
         deadline = time.monotonic() + 20
         while len(told) < 2 * CONNECTIONS and time.monotonic() < deadline:
-            monitor._drain()
+            watching._tell_some()
         assert len(told) >= 2 * CONNECTIONS
     finally:
-        monitor.close()
+        watching.close()
         router.close(0)
+
+
+@dataclass
+class Clock:
+    """The time that `monitor` sees; each event takes `event_s` of it."""
+
+    event_s: float
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Told:
+    """A router whose monitor notes its connections; `act` is done for each event."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.events: list[int] = []
+        self.act = act
+        self.router = open_socket(zmq.ROUTER, ipv6=False)
+        self.monitor = Monitor(self.router, zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED, self.note)
+        self.port = self.router.bind_to_random_port("tcp://127.0.0.1")
+
+    def note(self, event: int, _value: int) -> None:
+        self.events.append(event)
+        self.act()
+
+    def come_and_go(self, times: int) -> None:
+        for _ in range(times):
+            socket.create_connection(("127.0.0.1", self.port)).close()
+
+    def close(self) -> None:
+        self.monitor.close()
+        self.router.close(0)
+
+
+async def test_what_happens_all_the_time_leaves_the_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, turn_events = Clock(event_s=monitor._TURN_S / 2), [0]
+
+    def pass_time() -> None:
+        clock.now_s += clock.event_s
+        turn_events[-1] += 1
+
+    told = Told(pass_time)
+    monkeypatch.setattr(monitor, "time", clock)
+    try:
+        told.come_and_go(20)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(told.events) < 40:
+                await asyncio.sleep(0)
+                turn_events.append(0)
+        assert max(turn_events) <= 2
+    finally:
+        told.close()
+
+
+async def test_an_error_of_one_event_is_one_of_the_loop_and_the_next_is_told() -> None:
+    failures: list[Any] = []
+
+    def fail_once() -> None:
+        if len(told.events) == 1:
+            raise ValueError("this one")
+
+    told = Told(fail_once)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+    try:
+        told.come_and_go(2)
+        await until(lambda: len(told.events) == 4)
+        assert [str(failure) for failure in failures] == ["this one"]
+    finally:
+        loop.set_exception_handler(None)
+        told.close()
 
 
 @pytest.fixture
