@@ -1,5 +1,5 @@
 """What an instance says of itself is kept by everybody: each text of it has a limit. So has each list and map that a
-port reads, for one message of millions would be decoded before it is refused."""
+port reads or a peer answers, for one message of millions would be decoded before it is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT, RMANAGER_PORT
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Hello
-from distkv.wire.messages.envelope import ToGManager, ToRManager
+from distkv.wire.messages.envelope import PeerAnswer, ToGManager, ToRManager
 from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Heartbeat, Join, Leave, Locate, RedispatchQuery
 from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Redispatch, Refused, Renew, Submit
 
@@ -83,8 +83,8 @@ def endless(info: mi.Type, path: str) -> Iterator[str]:
             yield from endless(inner, path)
 
 
-@pytest.mark.parametrize("kind", get_args(ToGManager | ToRManager), ids=lambda kind: kind.__name__)
-def test_every_list_that_a_port_reads_has_a_limit(kind: type[Any]) -> None:
+@pytest.mark.parametrize("kind", get_args(ToGManager | ToRManager | PeerAnswer), ids=lambda kind: kind.__name__)
+def test_every_list_that_a_port_reads_or_a_peer_answers_has_a_limit(kind: type[Any]) -> None:
     assert list(endless(mi.type_info(kind), kind.__name__)) == []
 
 

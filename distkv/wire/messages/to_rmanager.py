@@ -35,7 +35,9 @@ from distkv.wire.messages.common import (
 
 MAX_READY_BLOCKS = 32
 MAX_ITEMS = 4096
-"""Spans in one `Renew`, positions in one `Release`. Who has more sends several."""
+"""Spans in one `Renew`, positions in one `Release`, and so in their answers. Who has more sends several."""
+MAX_GRANTED_BLOCKS = 2**18
+"""Of one grant: four million tokens in rBlocks of 16. Who wants more asks for the rest anew, or somebody else."""
 
 # --- from a gManager
 
@@ -171,7 +173,8 @@ class Granted(Message, frozen=True):
 
     span_id: SpanId  #: as in `TryMoveKvcache`
     epoch: Epoch  #: of this grant
-    slots: tuple[Count, ...]  #: the creditor's slots, in span order; may be fewer than requested
+    #: the creditor's slots, in span order; may be fewer than requested, at most 262,144
+    slots: Annotated[tuple[Count, ...], Meta(max_length=MAX_GRANTED_BLOCKS)]
     ttl_s: Seconds  #: lease granted, seconds; at most the creditor's own `lease_s`
     serve_fraction: Share = 0.0  #: of the time of the creditor's own steps, what serving its debtors takes now
     #: its limit: above it the creditor lends nothing more and reclaims; 1 is no limit
@@ -247,9 +250,8 @@ class Renewed(Message, frozen=True):
     """Renewal `renewal` holds for all its spans but `refused`, which are gone."""
 
     renewal: Count  #: as in `Renew`
-    refused: tuple[
-        SpanRef, ...
-    ] = ()  #: spans that are unknown, another debtor's, of another epoch, or being taken back
+    #: spans that are unknown, another debtor's, of another epoch, or being taken back
+    refused: Annotated[tuple[SpanRef, ...], Meta(max_length=MAX_ITEMS)] = ()
     #: lease of the spans that were not refused, seconds from receipt of the `Renew`; None is as long as `Granted` said
     ttl_s: Seconds | None = None
     incarnation: int = 0  #: the answering creditor's; 0 is unknown. A higher one than before shows that it restarted
@@ -269,7 +271,8 @@ class Released(Message, frozen=True):
     """The span, or these positions of it, are gone and nobody reads on their behalf."""
 
     span: SpanRef  #: as in `Release`
-    positions: tuple[Count, ...] = ()  #: positions that are gone; none stands for all
+    #: positions that are gone; none stands for all
+    positions: Annotated[tuple[Count, ...], Meta(max_length=MAX_ITEMS)] = ()
 
 
 class Reclaim(Message, frozen=True):

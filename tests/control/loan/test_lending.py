@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from distkv.clock import ManualClock
 from distkv.control.blocks import BlockPool, SlotState
+from distkv.control.loan.creditor import lending
 from distkv.control.loan.creditor.lending import Loan, LoanBook
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
@@ -55,6 +56,14 @@ def test_first_come_first_served_up_to_what_is_lendable(book: LoanBook, pool: Bl
     assert third == Refused(span_id="c", reason="nothing to lend", free_blocks=0)
     assert pool.count(SlotState.RESERVED) == 5 == book.num_blocks
     assert book.debtors() == (Debtor("d", 5),)
+
+
+def test_a_grant_has_no_more_slots_than_a_message_may(
+    book: LoanBook, pool: BlockPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "MAX_GRANTED_BLOCKS", 2)
+    assert grant(book, ask("a", 3)).slots == (0, 1) and pool.num_free == 6
+    assert grant(book, ask("b", 1)).slots == (2,)
 
 
 def test_asking_twice_grants_once(book: LoanBook, pool: BlockPool) -> None:

@@ -13,7 +13,7 @@ from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.timers import Timers
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
-from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Refused, TryMoveKvcache
+from distkv.wire.messages.to_rmanager import MAX_GRANTED_BLOCKS, BlocksReady, Complete, Granted, Refused, TryMoveKvcache
 
 LAST_CALL_S = 1.0
 """A debtor is told when its time to give back is over, twice in this time: it gives up what is still there."""
@@ -150,7 +150,7 @@ class LoanBook:
                 return Refused(span_id=wanted.span_id, reason=why, free_blocks=lendable), False
             ttl_s = max(0.0, held.expires_at - now)
             return Granted(span_id=wanted.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
-        num_blocks = min(wanted.num_blocks, lendable - kept)
+        num_blocks = min(wanted.num_blocks, lendable - kept, MAX_GRANTED_BLOCKS)
         slots = self._pool.allocate(num_blocks, SlotState.RESERVED) if num_blocks > 0 else None
         if slots is None:
             is_kept = 0 < lendable <= kept
