@@ -158,6 +158,13 @@ def test_outside_tables_a_setting_is_for_every_program_that_has_it(tmp_path):
         ("lease_s = nan", "lease_s: expected a number"),
         ("model = 3", "model: expected a text"),
         ("kv_tokens = '4X'", "kv_tokens: expected an integer ≥ 1, such as"),
+        ("max_num_seqs = 9223372036854775808", "max_num_seqs: expected 9223372036854775807 at most"),
+        ("max_body_bytes = '100000000T'", "max_body_bytes: expected 9223372036854775807 at most, got '100000000T'"),
+        ("[up]\nkv_tokens = [1, '100000000T']", "kv_tokens: expected 9223372036854775807 at most"),
+        ("lease_s = 3\nlease-s = 2", "lease-s: is set in another spelling too in .*c.toml"),
+        ("shutdown_timeout_s = 3\nshutdown-timeout = 2", "shutdown-timeout: is set in another spelling too"),
+        ("api-key = 'a'\napi_key = 'b'", "api_key: is set in another spelling too"),
+        ("[gateway]\napi-key = 'a'\napi_key = 'b'", "api_key: is set in another spelling too in .*c.toml .gateway."),
         ("= 3", "is not TOML"),
     ],
 )
@@ -311,6 +318,25 @@ def test_keys_that_no_request_can_bear_are_refused(keys):
         build(GatewayConfig, {"model": "m", "api_key": keys})
     assert build(GatewayConfig, {"model": "m"}).api_key == ()
     assert build(GatewayConfig, {"model": "m", "api_key": "one, two"}).api_key == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key = 1234567890123",
+        "api_key = ['sk-1234567890123', 5]",
+        "[gateway]\napi_key = {a = 'sk-1234567890123'}",
+        "[[gateway]]\napi_key = 'sk-1234567890123'",
+        "gateway = [[{api_key = 'sk-1234567890123'}]]",
+    ],
+)
+def test_no_key_is_in_an_error(tmp_path, text):
+    """It comes from a file whose owner forgot the quotes, and goes to a terminal or a log."""
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_file(path, "gateway")
+    assert "1234567890123" not in str(caught.value) and "expected" in str(caught.value)
 
 
 def test_a_name_is_printable():

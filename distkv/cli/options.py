@@ -211,11 +211,15 @@ def given(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any])
 
 
 def resolve(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any]) -> Any:
-    """The config of a command line; with `--print-config` prints it and leaves with 0. Raises ConfigError."""
+    """The config of a command line; with `--print-config` prints it and leaves with 0. Raises ConfigError, then too
+    once it is printed, unless all that is wrong is that something is not set yet."""
+    values = given(ctx, schema, params)
     if params.get("print_config"):
         click.echo("\n".join(config_lines(ctx, schema, params)))
+        if all(name in values for name, setting in settings_of(schema).items() if setting.required):
+            build(schema, values)
         ctx.exit(0)
-    return build(schema, given(ctx, schema, params))
+    return build(schema, values)
 
 
 def config_lines(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any]) -> Iterator[str]:

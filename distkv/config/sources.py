@@ -45,6 +45,7 @@ class ConfigFile:
     def settings(self, section: str) -> dict[str, Any]:
         """The checked settings for `section`, one of TABLES. Raises ConfigError."""
         found: dict[str, Any] = {}
+        seen: set[str] = set()
         for key, value in self.plain.items():
             owners = _owners(key)
             if not owners:
@@ -52,6 +53,9 @@ class ConfigFile:
                 raise ConfigError(key, f"unknown setting in {self.path}", nearest(key.replace("-", "_"), known))
             # What is for others has to be right too.
             checked = _check_table({key: value}, section if section in owners else owners[0], str(self.path))
+            if seen & checked.keys():
+                raise _twice(key, str(self.path))
+            seen |= checked.keys()
             found |= checked if section in owners else {}
         return found | self.table(section)
 
@@ -84,8 +88,14 @@ def _check_table(table: Mapping[str, object], section: str, source: str) -> dict
         name = _name(key, section)
         if name not in settings:
             raise ConfigError(key, f"unknown setting in {source}", _hint(name, section))
+        if name in values:
+            raise _twice(key, source)
         values[name] = settings[name].convert(value, source)
     return values
+
+
+def _twice(key: str, source: str) -> ConfigError:
+    return ConfigError(key, f"is set in another spelling too in {source}", "leave one of them out")
 
 
 def _name(key: str, section: str) -> str:

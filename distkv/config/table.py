@@ -13,8 +13,11 @@ from distkv.config.nearest import nearest
 from distkv.config.schema import Settings
 from distkv.config.values import parse_count
 from distkv.errors import ConfigError
+from distkv.log.lines import PRIVATE_FIELDS
 
 ENV_PREFIX = "DISTKV_"
+MAX_INTEGER = 2**63 - 1
+"""Of every setting: other processes get them in 64 bits."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -44,19 +47,34 @@ class Setting(msgspec.Struct, frozen=True):
         return ENV_PREFIX + self.name.upper()
 
     def convert(self, value: object, source: str) -> Any:
-        """The checked value of a setting that came from `source`, which the ConfigError names."""
+        """The checked value of a setting that came from `source`, which the ConfigError names; it shows no secret."""
         if isinstance(value, str) and self.optional and value == "auto":
             return None
+        got = self._shown(value)
         try:
-            if isinstance(self.kind, inspect.VarTupleType):
-                return msgspec.convert(self._parts(value), self.type)
-            if isinstance(value, str) and self.suffixed:
-                return msgspec.convert(parse_count(value), self.type)
-            return msgspec.convert(value, self.type)
+            converted = self._converted(value)
         except ValueError:
             choices = self.kind.values if isinstance(self.kind, inspect.LiteralType) else ()
             hint = nearest(str(value), map(str, choices), "")
-            raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}", hint) from None
+            raise ConfigError(self.name, f"expected {self.expected}, got {got} from {source}", hint) from None
+        numbers = converted if isinstance(converted, tuple) else (converted,)
+        if any(isinstance(one, int) and one > MAX_INTEGER for one in numbers):
+            raise ConfigError(self.name, f"expected {MAX_INTEGER} at most, got {got} from {source}")
+        return converted
+
+    def _shown(self, value: object) -> str:
+        """The value, unless there is a secret in it, or may be: tables have any settings."""
+        if self.name in PRIVATE_FIELDS:
+            return "another value"
+        parts = value if isinstance(value, list) else [value]
+        return "a table" if any(isinstance(one, dict | list) for one in parts) else repr(value)
+
+    def _converted(self, value: object) -> Any:
+        if isinstance(self.kind, inspect.VarTupleType):
+            return msgspec.convert(self._parts(value), self.type)
+        if isinstance(value, str) and self.suffixed:
+            return msgspec.convert(parse_count(value), self.type)
+        return msgspec.convert(value, self.type)
 
     def _parts(self, value: object) -> object:
         """A list from a text with commas, or one number; those that take suffixes as numbers."""

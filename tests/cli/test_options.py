@@ -81,6 +81,16 @@ def test_what_print_config_prints_is_a_config_file(instance, file, tmp_path, cap
     assert instance.config.control.max_num_seqs == 3
 
 
+def test_print_config_fails_as_the_start_would(instance, capsys):
+    assert instance("--model", "m", "--host", "127.0.0.1:80", "--print-config") == 2
+    shown = capsys.readouterr()
+    assert 'host = "127.0.0.1:80"' in shown.out and "command line (--host)" in shown.out
+    assert "host: expected a name or an address without a port" in shown.err
+    assert instance("--lease-s", "0.5", "--print-config") == 0, "what is not set yet is no mistake"
+    assert instance("--model", "m", "--lease-s", "0.5", "--print-config") == 2
+    assert instance.config is None
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
