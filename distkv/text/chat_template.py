@@ -36,7 +36,7 @@ class ChatTemplate:
         self._tokens = dict(tokens or {})
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ConfigError("chat_template", f"{origin} is no Jinja template: {error}") from None
 
     @classmethod

@@ -46,7 +46,7 @@ def model_defaults(model_dir: Path) -> dict[str, Any]:
         return {}
     try:
         raw = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("model", f"{file} cannot be read: {error}") from None
     found = {name: raw[name] for name in _FROM_MODEL if raw.get(name) is not None}
     if raw.get("max_new_tokens") is not None:

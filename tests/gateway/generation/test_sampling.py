@@ -83,6 +83,7 @@ def test_defaults_that_cannot_be(tmp_path: Path) -> None:
     file.write_text(json.dumps({"top_p": 3}))
     with pytest.raises(ConfigError, match=r"generation_config\.json: top_p: expected .*--generation-config none"):
         model_defaults(tmp_path)
-    file.write_text("[]")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        model_defaults(tmp_path)
+    for content in (b"[]", b'{"temperature": "\xff"}', b'{"x": ' + b"[" * 5000):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"generation_config\.json cannot be read"):
+            model_defaults(tmp_path)

@@ -39,6 +39,7 @@ def test_names(bare: Path) -> None:
         ("tokenizer_config.json", "{", ConfigError, "tokenizer_config.json"),
         ("generation_config.json", '{"top_k": -3}', ConfigError, "top_k"),
         ("chat_template.jinja", "{% if %}", ConfigError, "chat_template.jinja"),
+        ("chat_template.jinja", "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", ConfigError, "is no Jinja template"),
     ],
 )
 def test_files_that_are_broken(
