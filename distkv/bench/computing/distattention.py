@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -25,6 +24,7 @@ from distkv.bench.split_attention.group import Group, Step, started
 from distkv.bench.split_attention.network import RATE_MB_S, Place, missing, shaped_network
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, OUT_DTYPES, RING, SHAPED, WAYS, Link, Name
+from distkv.engine.device.host_memory import host_memory
 
 Load = Literal["all", "decode", "chunk"]
 LINKS: tuple[Link, ...] = (HOST, SHAPED)
@@ -62,7 +62,7 @@ def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int | 
     rounds = rounds or (2 if quick else 11)
     facts = machine_facts()
     splits = [one for one in (_quick_splits if quick else _splits)(processes) if load in ("all", _load(one))]
-    available_bytes = _available_bytes()
+    available_bytes = host_memory().free_bytes
     fitting = [split for split in splits if _pools_bytes(split) <= MEMORY_SHARE * available_bytes]
     turns, errors, ring_rounds = Turns(), dict.fromkeys(WAYS, 0.0), []
     no_network = missing()
@@ -196,14 +196,6 @@ def _title(split: Split) -> str:
 def _pools_bytes(split: Split) -> int:
     """Once split by rBlocks, once by heads."""
     return 2 * split.layers * split.layer_bytes
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise RuntimeError("the kernel does not say how much memory is available")
 
 
 main = benchmark(

@@ -31,6 +31,8 @@ MAX_SLOTS = 1 << 20
 """That one query may ask for."""
 MAX_POSITION = 1 << 48
 """Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
+MAX_ENTRIES = 1 << 16
+"""Of a plan: each costs the registry, which others wait for, about a microsecond."""
 
 
 @dataclass(slots=True)
@@ -163,7 +165,11 @@ class AttendServer:
             raise MalformedMessage(f"the queries of a layer of this plan would be over {MAX_QUERY_BYTES} bytes")
         if sum(entry.num_rows for entry in plan.entries) * self._row_bytes > MAX_PARTIALS_BYTES:
             raise MalformedMessage(f"the partials of this plan would be over {MAX_PARTIALS_BYTES} bytes")
+        if len(plan.entries) > MAX_ENTRIES:
+            raise MalformedMessage(f"a plan of {len(plan.entries)} entries; expected {MAX_ENTRIES} at most")
         for entry in plan.entries:
+            if not entry.num_rows or not entry.num_blocks:
+                raise MalformedMessage(f"an entry of {entry.num_rows} rows over {entry.num_blocks} rBlocks")
             if entry.first_position > MAX_POSITION:
                 raise MalformedMessage(f"a span that begins at position {entry.first_position}")
             if entry.row + entry.num_rows > plan.num_rows:

@@ -41,14 +41,14 @@ class _Span:
     closed: bytearray = field(default_factory=bytearray)
     closing: list[_Closing] = field(default_factory=list)
     gone: bool = False
-    standing: list[tuple[Standing, int, int]] = field(default_factory=list)
+    standing: dict[Standing, list[tuple[int, int]]] = field(default_factory=dict)
 
     def shut(self, ref: SpanRef) -> None:
         """Gates to positions that are closed. Who reads by one right now is a reader from here on."""
-        for one in [one for one in self.standing if not self.is_open(*one[1:])]:
-            self.standing.remove(one)
-            if one[0].gate.shut():
-                one[0].reading.append((ref, self.add_reader()))
+        for one in [one for one, parts in self.standing.items() if not all(self.is_open(*part) for part in parts)]:
+            del self.standing[one]
+            if one.gate.shut():
+                one.reading.append((ref, self.add_reader()))
 
     def add_reader(self) -> int:
         """A new reader's number."""
@@ -152,17 +152,17 @@ class SpanRegistry:
                 return None
             standing = Standing(tuple(parts), gate)
             for span, (_, first, count) in zip(found, parts, strict=True):
-                span.standing.append((standing, first, count))
+                span.standing.setdefault(standing, []).append((first, count))
         return standing, [span.slots for span in found]
 
     def leave(self, standing: Standing) -> None:
         """Called by who reads by the gate, when it does not read: it will not again."""
         revoked: list[_Closing] = []
         with self._lock:
-            for ref, first, count in standing.parts:
+            for ref in {ref for ref, _, _ in standing.parts}:
                 span = self._spans.get(ref)
-                if span is not None and (standing, first, count) in span.standing:
-                    span.standing.remove((standing, first, count))
+                if span is not None:
+                    span.standing.pop(standing, None)
             for ref, reader in standing.reading:
                 span = self._spans.get(ref)
                 if span is not None:

@@ -20,11 +20,10 @@ def claim(place: str, uuid: str, *, alone: bool, directory: Path | None = None) 
     """
     path = (directory or Path(tempfile.gettempdir())) / f"distkv-{uuid}.claim"
     try:
-        # Whoever else uses this machine may claim it too.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = _open(path)
     except OSError:
         return None
-    file = os.fdopen(descriptor, "rb+")
+    file = os.fdopen(descriptor, "rb")
     try:
         fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -35,3 +34,14 @@ def claim(place: str, uuid: str, *, alone: bool, directory: Path | None = None) 
             "give both of them kv_tokens or kv_cache_memory_bytes, or one of them another device",
         ) from None
     return file
+
+
+def _open(path: Path) -> int:
+    """Whoever else uses this machine may claim it too, and reads it for that: nobody writes to it."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o644)
+    return descriptor

@@ -16,7 +16,7 @@ _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """all_bytes: if nobody else had any. free_bytes: not in use; of a group's, files that are kept do not count.
+    """all_bytes: if nobody else had any. free_bytes: not in use, and what keeps files for as long as nobody needs it.
     left_bytes: what groups leave, None where none has a limit; who takes more is killed."""
 
     all_bytes: int
@@ -28,7 +28,7 @@ def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
     """As of now. groups, root: see `levels`."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     machine_bytes = all_bytes = os.sysconf("SC_PHYS_PAGES") * page_bytes
-    free_bytes, left_bytes = os.sysconf("SC_AVPHYS_PAGES") * page_bytes, None
+    free_bytes, left_bytes = available_bytes() or os.sysconf("SC_AVPHYS_PAGES") * page_bytes, None
     for place, is_v2 in levels("memory", groups, root):
         limit, used, kept = _V2_NAMES if is_v2 else _V1_NAMES
         try:
@@ -41,6 +41,15 @@ def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
         if limit_bytes < machine_bytes:
             left_bytes = left if left_bytes is None else min(left_bytes, left)
     return HostMemory(all_bytes, free_bytes, left_bytes)
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """What the machine has for whoever needs memory now; 0 where that is not told."""
+    try:
+        facts = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(facts["MemAvailable"].removesuffix("kB")) * 1024
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def _kept_bytes(stat: Path, prefix: str) -> int:

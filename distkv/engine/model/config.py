@@ -5,8 +5,9 @@ Read like transformers reads it, so that an absent key means what it means there
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 from distkv.engine.model.rope_config import RopeConfig, parse_rope
 from distkv.errors import CheckpointError
 
+MAX_POSITIONS = 1 << 31
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -79,9 +81,9 @@ class ModelConfig:
         """Tokens of the longest text that the model was made for: config.json's number, which means the text before
         scaling where rotary frequencies are scaled linearly, and may for yarn."""
         if self.rope.kind == "linear":
-            return int(self.max_positions * self.rope.factor)
+            return int(min(self.max_positions * self.rope.factor, MAX_POSITIONS))
         if self.rope.kind == "yarn":
-            return int(self.rope.original_max_positions * self.rope.factor)
+            return int(min(self.rope.original_max_positions * self.rope.factor, MAX_POSITIONS))
         return self.max_positions
 
     @property
@@ -110,7 +112,9 @@ class ModelConfig:
             raise CheckpointError(str(path), "is not a directory; a local Hugging Face model directory is expected")
         raw = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json") if (path / "generation_config.json").exists() else {}
-        return _parse(raw, generation, str(path / "config.json"))
+        config = _parse(raw, str(path / "config.json"))
+        more = _eos_ids(generation, str(path / "generation_config.json"))
+        return replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -122,7 +126,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(str(path), f"is not a JSON object: {error}") from error
 
 
-def _parse(raw: dict[str, Any], generation: dict[str, Any], path: str) -> ModelConfig:
+def _parse(raw: dict[str, Any], path: str) -> ModelConfig:
     model_type = raw.get("model_type")
     if model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
@@ -135,16 +139,22 @@ def _parse(raw: dict[str, Any], generation: dict[str, Any], path: str) -> ModelC
     settings = _Settings({**_DEFAULTS[model_type], **raw}, path)
     if (act := raw.get("hidden_act", "silu")) != "silu":
         raise CheckpointError(path, f"hidden_act {act!r} is not supported; silu is expected")
+    if raw.get("is_causal") is False:
+        raise CheckpointError(path, "is_causal false is not supported; every token attends to those before it")
     num_heads, hidden_size = settings.size("num_attention_heads"), settings.size("hidden_size")
     num_kv_heads = settings.size("num_key_value_heads", num_heads)
     head_dim = settings.size("head_dim", hidden_size // num_heads)
+    if head_dim < 1:
+        raise CheckpointError(path, f"{num_heads} heads have no part of {hidden_size} hidden numbers each")
     if num_heads % num_kv_heads:
         raise CheckpointError(path, f"{num_heads} query heads do not share {num_kv_heads} KV heads evenly")
     if head_dim % 2:
         raise CheckpointError(path, f"head_dim {head_dim} is odd; its halves are rotated")
     num_layers, max_positions = settings.size("num_hidden_layers"), settings.size("max_position_embeddings")
+    if max_positions > MAX_POSITIONS:
+        raise CheckpointError(path, f"max_position_embeddings should be at most {MAX_POSITIONS}, is {max_positions}")
     attention_bias = model_type in ("llama", "qwen3") and settings.flag("attention_bias")
-    return ModelConfig(
+    config = ModelConfig(
         model_type=model_type,
         vocab_size=settings.size("vocab_size"),
         hidden_size=hidden_size,
@@ -163,8 +173,11 @@ def _parse(raw: dict[str, Any], generation: dict[str, Any], path: str) -> ModelC
         mlp_bias=model_type == "llama" and settings.flag("mlp_bias"),
         qk_norm=model_type == "qwen3",
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "").removeprefix("torch."),
-        eos_token_ids=_eos_ids(settings, generation),
+        eos_token_ids=_eos_ids(settings.raw, path),
     )
+    if config.max_model_len < 1:
+        raise CheckpointError(path, f"rope parameter factor {config.rope.factor:g} leaves no position")
+    return config
 
 
 def _windows(settings: _Settings, model_type: str, num_layers: int) -> tuple[int | None, ...]:
@@ -179,21 +192,23 @@ def _windows(settings: _Settings, model_type: str, num_layers: int) -> tuple[int
         first = 0 if model_type == "mistral" else settings.size("max_window_layers", 28, least=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
     known = {"full_attention": None, "sliding_attention": window}
-    if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != num_layers
+        or any(not isinstance(kind, str) or kind not in known for kind in kinds)
+    ):
         raise CheckpointError(
             settings.path, f"layer_types should name {num_layers} layers, each one of {', '.join(known)}; is {kinds!r}"
         )
     return tuple(known[kind] for kind in kinds)
 
 
-def _eos_ids(settings: _Settings, generation: Mapping[str, Any]) -> tuple[int, ...]:
-    ids: list[int] = []
-    for value in (settings.raw.get("eos_token_id"), generation.get("eos_token_id")):
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in values):
-            raise CheckpointError(settings.path, f"eos_token_id should be token ids, is {value!r}")
-        ids.extend(values)
-    return tuple(dict.fromkeys(ids))
+def _eos_ids(raw: Mapping[str, Any], path: str) -> tuple[int, ...]:
+    value = raw.get("eos_token_id")
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in values):
+        raise CheckpointError(path, f"eos_token_id should be token ids, is {value!r}")
+    return tuple(dict.fromkeys(values))
 
 
 class _Settings:
@@ -213,8 +228,8 @@ class _Settings:
     def number(self, name: str, default: float) -> float:
         value = self.raw.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(self.path, f"{name} should be a number, is {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise CheckpointError(self.path, f"{name} should be a number ≥ 0, is {value!r}")
         return float(value)
 
     def flag(self, name: str) -> bool:

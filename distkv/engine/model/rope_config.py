@@ -50,14 +50,17 @@ def parse_rope(raw: Mapping[str, Any], max_positions: int, path: str) -> RopeCon
         return RopeConfig(kind, theta, numbers.positive("factor"))
     # A value beside the rope settings wins over one among them, as in transformers.
     key = "original_max_position_embeddings"
-    original = int(_Numbers(raw, path).positive(key, numbers.positive(key, max_positions)))
-    if original < 1:
-        raise CheckpointError(path, f"rope parameter {key} should be at least 1, is {original}")
+    length = _Numbers(raw, path).positive(key, numbers.positive(key, max_positions))
+    original = int(length)
+    if original != length:
+        raise CheckpointError(path, f"rope parameter {key} should be an integer, is {length:g}")
     if kind == "llama3":
         low, high = numbers.positive("low_freq_factor"), numbers.positive("high_freq_factor")
         if low >= high:
             raise CheckpointError(path, f"rope parameter low_freq_factor {low} should be under high_freq_factor {high}")
         return RopeConfig(kind, theta, numbers.positive("factor"), original, low, high)
+    if theta == 1:
+        raise CheckpointError(path, "rope_theta 1 has no frequencies that yarn could tell apart")
     factor = max_positions / original if rope.get("factor", 0) is None else numbers.positive("factor")
     return RopeConfig(
         kind,
@@ -65,8 +68,8 @@ def parse_rope(raw: Mapping[str, Any], max_positions: int, path: str) -> RopeCon
         factor,
         original,
         attention_factor=_yarn_attention_factor(numbers, factor),
-        beta_fast=numbers.get("beta_fast", 32.0) or 32.0,
-        beta_slow=numbers.get("beta_slow", 1.0) or 1.0,
+        beta_fast=numbers.positive("beta_fast", 32.0) if rope.get("beta_fast") else 32.0,
+        beta_slow=numbers.positive("beta_slow", 1.0) if rope.get("beta_slow") else 1.0,
         truncate=bool(rope.get("truncate", True)),
     )
 

@@ -23,7 +23,7 @@ SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 
 _STORED_DTYPES = (*SERVING_DTYPES.values(), torch.float64)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
+_SAMPLES, _SAMPLE_BYTES = 4, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def load_weights(
 
 
 def fingerprint(model_dir: str | Path) -> str:
-    """Tells checkpoints apart without reading them whole: hex hash of names, sizes, headers and samples of the data of
-    all weight files. Raises CheckpointError."""
+    """Tells checkpoints apart without reading them whole: hex hash of names, sizes and headers of all weight files, and
+    of samples of every tensor, its beginning and its end among them. Raises CheckpointError."""
     path = Path(model_dir)
     digest = xxhash.xxh3_128()
     for file in sorted({path / name for name in _files(path).values()} or {path / _SINGLE}):
@@ -81,13 +81,27 @@ def fingerprint(model_dir: str | Path) -> str:
             digest.update(f"{file.name}:{size};".encode())
             with file.open("rb") as stream:
                 header_bytes = int.from_bytes(stream.read(8), "little")
-                digest.update(stream.read(min(header_bytes, size)))
-                for sample in range(_SAMPLES):
-                    stream.seek(8 + header_bytes + (size - header_bytes) * sample // _SAMPLES)
-                    digest.update(stream.read(_SAMPLE_BYTES))
+                header = stream.read(min(header_bytes, size))
+                digest.update(header)
+                for first, end in _extents(header):
+                    for sample in range(_SAMPLES):
+                        stream.seek(
+                            8 + header_bytes + first + max(0, end - first - _SAMPLE_BYTES) * sample // (_SAMPLES - 1)
+                        )
+                        digest.update(stream.read(_SAMPLE_BYTES))
         except OSError as error:
             raise CheckpointError(str(file), f"cannot be read: {error.strerror}") from error
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise CheckpointError(str(file), f"cannot be read as safetensors: {error}") from error
     return digest.hexdigest()
+
+
+def _extents(header: bytes) -> list[tuple[int, int]]:
+    """Of the tensors of a safetensors file, counted from the end of its header."""
+    tensors = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
+    return [
+        msgspec.convert(one["data_offsets"], tuple[int, int]) for name, one in tensors.items() if name != "__metadata__"
+    ]
 
 
 def _files(path: Path) -> dict[str, str]:
@@ -134,6 +148,9 @@ class _Source:
             raise CheckpointError(str(self.path), f"weights in {name}; expected one of {', '.join(SERVING_DTYPES)}")
         return SERVING_DTYPES[name]
 
+    def has(self, name: str) -> bool:
+        return name in self._places
+
     def read(self, name: str) -> Tensor:
         place = self._places.get(name)
         if place is None:
@@ -155,7 +172,7 @@ class _Loader:
 
     def load(self) -> Weights:
         config = self._config
-        embed = self._stack([("model.embed_tokens.weight", config.vocab_size)], config.hidden_size)
+        embed = self._embed()
         return Weights(
             embed=embed,
             layers=tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers)),
@@ -164,6 +181,20 @@ class _Loader:
             if config.tied
             else self._linear([("lm_head", config.vocab_size)], config.hidden_size),
         )
+
+    def _embed(self) -> Tensor:
+        """Of a tied model the two are one, whichever is stored."""
+        config, names = self._config, ["model.embed_tokens.weight"]
+        if config.tied and self._source.has("lm_head.weight"):
+            names = [name for name in (*names, "lm_head.weight") if self._source.has(name)]
+        found = [self._stack([(name, config.vocab_size)], config.hidden_size) for name in names]
+        if not torch.equal(found[0], found[-1]):
+            raise CheckpointError(
+                str(self._source.path),
+                f"config.json says tie_word_embeddings, and {' and '.join(names)} differ; expected one of the two, or "
+                "tie_word_embeddings false",
+            )
+        return found[0]
 
     def _layer(self, prefix: str) -> LayerWeights:
         config = self._config

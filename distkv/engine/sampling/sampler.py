@@ -169,9 +169,12 @@ class Sampler:
         rest = iter(slices)
         for seq, sizes in sampled.prompts:
             assert seq.step.prompt_logprobs is not None
+            output = outputs[seq.step.request_id]
             for size in sizes:
                 read_slice = read(next(rest), [seq.step.prompt_logprobs.top] * size)
-                outputs[seq.step.request_id].prompt_logprobs += tuple(read_slice)
+                output.prompt_logprobs += tuple(read_slice)
+                if not all(math.isfinite(one.logprob) for one in read_slice):
+                    output.problem, output.is_fault = NOT_FINITE, True
 
     def _choose(self, wanted: Sequence[tuple[Sequenced, Sampling]], logits: Tensor, likeliest: Tensor | None) -> Tensor:
         """int64 [M], where the logits [M, vocab] lie: a token for each sequence. Where logits are no numbers, it is

@@ -227,12 +227,21 @@ def test_an_empty_plan_has_empty_partials(served: Server) -> None:
         ({"row": 1}, r"rows \[1, 3\) of a plan with 2 rows"),
         ({"index": 1}, r"rBlocks \[1, 4\) of a span of 3"),
         ({"num_rows": 2**40}, "bytes"),
+        ({"num_rows": 0}, "an entry of 0 rows over 3 rBlocks"),
+        ({"num_blocks": 0}, "an entry of 2 rows over 0 rBlocks"),
     ],
-    ids=["rows", "blocks", "size of partials"],
+    ids=["rows", "blocks", "size of partials", "no rows", "no blocks"],
 )
 def test_plans_that_do_not_fit_are_refused(served: Server, changes: dict[str, int], problem: str) -> None:
     with pytest.raises(MalformedMessage, match=problem):
         served.server.accept(served.plan(served.entry(**changes)), POSITIONS)
+
+
+def test_a_plan_of_more_entries_than_a_step_has_is_refused(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_ENTRIES", 2)
+    served.server.accept(served.plan(*[served.entry()] * 2), POSITIONS)
+    with pytest.raises(MalformedMessage, match="a plan of 3 entries; expected 2 at most"):
+        served.server.accept(served.plan(*[served.entry()] * 3), POSITIONS)
 
 
 def test_a_plan_whose_queries_no_frame_holds_is_refused(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,6 +33,27 @@ def test_those_with_sizes_share(tmp_path: Path) -> None:
     for one in claims:
         assert one is not None
         one.close()
+
+
+def test_other_users_read_what_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one whose files are for nobody else, as those of a umask of 077."""
+    mask = os.umask(0o077)
+    try:
+        first = claim("cuda:0", "one", alone=False, directory=tmp_path)
+    finally:
+        os.umask(mask)
+    assert first is not None and os.fstat(first.fileno()).st_mode & 0o777 == 0o644
+    path, wanted = tmp_path / "distkv-one.claim", os.open
+
+    def of_somebody_else(name: str, flags: int, mode: int = 0o777) -> int:
+        if Path(name) == path and flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError
+        return wanted(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", of_somebody_else)
+    with pytest.raises(ConfigError):
+        claim("cuda:0", "one", alone=True, directory=tmp_path)
+    first.close()
 
 
 def test_where_there_can_be_no_file_nobody_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.engine.device.host_memory import HostMemory, host_memory
+from distkv.engine.device.host_memory import HostMemory, available_bytes, host_memory
 
 MIB = 2**20
 
@@ -33,6 +33,14 @@ def test_the_machine_has_what_no_group_limits(tmp_path: Path, machine: HostMemor
     assert (found.all_bytes, found.left_bytes) == (machine.all_bytes, None)
     write(tmp_path / "a", max=2**63 - 4096)
     assert host_memory(groups, tmp_path).left_bytes is None, "more than there is, as version 1 writes it"
+
+
+def test_what_keeps_files_is_free(tmp_path: Path) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("MemTotal:  4000 kB\nMemFree:  1000 kB\nMemAvailable:    3000 kB\n")
+    assert available_bytes(told) == 3000 * 1024
+    told.write_text("MemTotal:  4000 kB\n")
+    assert available_bytes(told) == available_bytes(tmp_path / "none") == 0
 
 
 def test_the_tightest_group_counts_and_files_give_way(tmp_path: Path) -> None:

@@ -120,6 +120,11 @@ def test_end_tokens(
     assert parse(tmp_path, generation, eos_token_id=eos).eos_token_ids == ids
 
 
+def test_end_tokens_that_are_none_are_of_the_file_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: eos_token_id should be token ids"):
+        parse(tmp_path, {"eos_token_id": "</s>"})
+
+
 def test_dtype_in_both_spellings(tmp_path: Path) -> None:
     assert parse(tmp_path, torch_dtype="bfloat16").dtype == "bfloat16"
     assert parse(tmp_path, dtype="float16").dtype == "float16"
@@ -155,6 +160,18 @@ def test_dtype_in_both_spellings(tmp_path: Path) -> None:
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"model_type": "qwen2", "layer_types": ["linear_attention"] * 3}, "layer_types should name 3 layers"),
+        ({"model_type": "qwen2", "layer_types": [["full_attention"]] * 3}, "layer_types should name 3 layers"),
+        ({"is_causal": False}, "is_causal false is not supported"),
+        ({"num_attention_heads": 256, "num_key_value_heads": 256}, "256 heads have no part of"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps should be a number ≥ 0"),
+        ({"max_position_embeddings": 2**70}, "max_position_embeddings should be at most"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-40}}, "factor 1e-40 leaves no position"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "rope_theta": 1}}, "rope_theta 1 has no frequencies"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": -1}}, "beta_fast should be over 0"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 8.5}},
+            "original_max_position_embeddings should be an integer, is 8.5",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:

@@ -68,6 +68,20 @@ def test_untied_weights_need_a_head(path: Path) -> None:
     torch.testing.assert_close(weights.lm_head(x), x @ weights.embed.T)
 
 
+def test_tied_weights_are_one_whichever_is_stored(path: Path) -> None:
+    """transformers takes one that differs for the head, others the embedding: nobody can tell what was meant."""
+    edit_config(path, lambda raw: raw.update(tie_word_embeddings=True))
+    with pytest.raises(
+        CheckpointError, match=r"embed_tokens\.weight and lm_head\.weight differ; expected one of the two"
+    ):
+        load(path)
+    head = load_file(path / "model.safetensors")["lm_head.weight"]
+    rewrite(path, **{"model.embed_tokens.weight": head.clone()})
+    load(path)
+    rewrite(path, **{"model.embed_tokens.weight": None})
+    assert torch.equal(load_weights(path, ModelConfig.from_dir(path)).embed, head)
+
+
 def test_a_wrong_shape(path: Path) -> None:
     rewrite(path, **{"model.layers.0.self_attn.k_proj.weight": torch.zeros(64, 64)})
     with pytest.raises(CheckpointError, match=r"k_proj\.weight should be \[32, 64\], is \[64, 64\]"):
@@ -123,6 +137,14 @@ def test_fingerprints_tell_weights_apart_by_their_values(tmp_path: Path, name: s
     again = variant(tmp_path / "b", name, text_for_tokenizer=None)
     other = variant(tmp_path / "c", name, seed=1, text_for_tokenizer=None)
     assert fingerprint(first) == fingerprint(again) != fingerprint(other)
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.gate_proj.weight", "model.norm.weight"])
+def test_fingerprints_tell_one_changed_tensor(path: Path, name: str) -> None:
+    """As of a model that was trained further with the rest frozen."""
+    before = fingerprint(path)
+    rewrite(path, **{name: load_file(path / "model.safetensors")[name] + 1})
+    assert fingerprint(path) != before
 
 
 def test_no_fingerprint_without_weights(tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ def test_what_is_no_number_fails_its_own_sequence(engine: Engine, temperature: f
     assert token_of(engine.run(ahead)[0]) < engine.model.config.vocab_size
 
 
+def test_logprobs_of_a_prompt_that_are_no_numbers_are_a_fault(engine: Engine) -> None:
+    """Also of a chunk that nothing is sampled from."""
+    engine.model.weights.embed[9] = float("nan")
+    wanted = PromptLogprobs(first=1, token_ids=packed(6, 9, 7), top=2)
+    (faulty,) = engine.run(seq_step((5, 6, 9), 0, 3, engine.table(8), prompt_logprobs=wanted))
+    assert faulty.is_fault and "no finite numbers" in faulty.problem
+
+
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_penalties_are_those_of_transformers(engine: Engine, path: Path, sampling: Sampling) -> None:
     """Steps sent ahead: no step after the prompt brings a token. Chunks and a second request between change nothing."""
