@@ -40,7 +40,7 @@ def schema_of_calls(use: ToolUse, tools: Collection[Tool]) -> dict[str, Any]:
     if use.kind == NAMED:
         schema = _parameters(functions[0])
         root = "#/$defs/0"
-        return schema if _is_object(schema) else _reference(schema, root) | {"$defs": {"0": _moved(schema, root)}}
+        return schema if _is_object(schema) else _reference(schema, root) | {"$defs": {"0": _below(schema, root)}}
     call, definitions = _call(functions, "parameters")
     most = {"maxItems": 1} if use.only_one else {}
     return {"type": "array", "minItems": 1, **most, "items": call, "$defs": definitions}
@@ -83,7 +83,7 @@ def _call(functions: Sequence[FunctionDefinition], member: str) -> tuple[dict[st
         }
         for one, (root, schema) in zip(functions, schemas.items(), strict=True)
     ]
-    definitions = {str(place): _moved(schema, root) for place, (root, schema) in enumerate(schemas.items())}
+    definitions = {str(place): _below(schema, root) for place, (root, schema) in enumerate(schemas.items())}
     return {"anyOf": calls}, definitions
 
 
@@ -106,19 +106,29 @@ def _reference(schema: dict[str, Any], root: str) -> dict[str, Any]:
     return {"$ref": root} | ({} if _is_object(schema) else {"type": "object"})
 
 
-def _moved(schema: Any, root: str) -> Any:
-    """The same below `root`: what refers to places within it refers to where they are now."""
+def _below(schema: dict[str, Any], root: str) -> dict[str, Any]:
+    """The same below `root`: what refers to places within it refers to where they are now. It has no `$id`, from which
+    such places would be counted again."""
+    own = schema.get("$id")
+    moved = _moved(schema, root, own.removesuffix("#") if isinstance(own, str) else "")
+    return {key: one for key, one in moved.items() if key != "$id"}
+
+
+def _moved(schema: Any, root: str, own: str) -> Any:
+    """The same where references to `own`, as to nothing, are to `root`."""
     if isinstance(schema, list):
-        return [_moved(one, root) for one in schema]
+        return [_moved(one, root, own) for one in schema]
     if not isinstance(schema, dict):
         return schema
     moved: dict[str, Any] = {}
     for key, one in schema.items():
         if key in _NAMED and isinstance(one, dict):
-            moved[key] = {name: _moved(named, root) for name, named in one.items()}
+            moved[key] = {name: _moved(named, root, own) for name, named in one.items()}
         else:
-            moved[key] = one if key in _VALUES else _moved(one, root)
+            moved[key] = one if key in _VALUES else _moved(one, root, own)
     reference = schema.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-        moved["$ref"] = root + reference.removeprefix("#")
+    if isinstance(reference, str):
+        document, _, place = reference.partition("#")
+        if document in ("", own) and place[:1] in ("", "/"):
+            moved["$ref"] = root + place
     return moved

@@ -115,6 +115,20 @@ def test_arguments_are_an_object_also_where_their_schema_does_not_say_so(
         check(StructuredOutput.json_schema(schema))
 
 
+@pytest.mark.parametrize("name", ["https://tools/visit", "https://tools/visit#"])
+def test_a_schema_with_a_name_of_its_own(name: str) -> None:
+    """What it refers to was looked for in the wrong place."""
+    by_name = {"to": {"$ref": "https://tools/visit#/$defs/Place"}, "next": {"$ref": "https://tools/visit"}}
+    for more in ({}, by_name):
+        parameters = VISIT | {"$id": name, "properties": VISIT["properties"] | more}
+        schema = schema_of_calls(use(REQUIRED, "visit"), [Tool(FunctionDefinition("visit", parameters=parameters))])
+        check(StructuredOutput.json_schema(schema))
+        oslo = {"to": {"city": "Oslo"}}
+        for place in (oslo, oslo | {"next": oslo}, {"to": 5}, oslo | {"next": {"to": 5}}):
+            is_valid = validator_for(schema).is_valid([{"name": "visit", "parameters": place}])
+            assert is_valid is ("5" not in str(place))
+
+
 @pytest.mark.parametrize("only_one", [False, True])
 def test_a_list_of_calls(only_one: bool) -> None:
     """References of each tool's schema stay within it."""
