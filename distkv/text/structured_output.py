@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from distkv.errors import InvalidParams
-from distkv.structured_output import FIELD, StructuredOutput
+from distkv.structured_output import FIELD, StructuredKind, StructuredOutput
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -27,6 +27,8 @@ WHITESPACE = r" ?|\n[ \t]{0,20}"
 MAX_GBNF = 16384
 """It is read by Python, which takes up to 25 µs for a character."""
 _MOST_WORDS = 500
+_LEXEME = re.compile(r'(?:#|//).*|"(?:\\.|[^"\\])*+"?|/(?:\\.|[^/\\])*+/?|<[^<>\s]+>')
+"""A comment, a string or a regex of Lark, where `<` is any character, or a special token by its name or ids."""
 _IS_LARK = re.compile(r"^[ \t]*(%llguidance\b|[?!]?start[ \t]*(\[|:(?!:=)))", re.M)
 
 
@@ -49,7 +51,15 @@ def check(output: StructuredOutput) -> None:
     """
     from llguidance import LLMatcher
 
-    refuse(output, LLMatcher(_bytes(), grammar_of(output), log_level=0, limits=limits()).get_error())
+    grammar = grammar_of(output)
+    if output.kind == "grammar":
+        grammar = _LEXEME.sub(_any_special_token, grammar)
+    refuse(output, LLMatcher(_bytes(), grammar, log_level=0, limits=limits(output.kind)).get_error())
+
+
+def _any_special_token(lexeme: re.Match[str]) -> str:
+    """Which special tokens there are is the model's to say; there are others, or none, among bytes."""
+    return "<[0]>" if lexeme[0].startswith("<") else lexeme[0]
 
 
 @cache
@@ -98,19 +108,26 @@ def compiled(output: StructuredOutput, vocabulary: Vocabulary) -> LLMatcher:
     """A matcher that has seen no token. Raises InvalidParams. Lets other threads run."""
     from llguidance import LLMatcher
 
-    made = LLMatcher(vocabulary.tokenizer, grammar_of(output), log_level=0, limits=limits())
+    made = LLMatcher(vocabulary.tokenizer, grammar_of(output), log_level=0, limits=limits(output.kind))
     refuse(output, made.get_error())
     return made
 
 
 @cache
-def limits() -> LLParserLimits:
-    """Of what compiling a grammar, and each mask of it, may cost: some tens of milliseconds for the costliest mask, and
-    100 MiB for the states of a lexer."""
+def limits(kind: StructuredKind) -> LLParserLimits:
+    """Of what compiling an output of this kind, and each mask of it, may cost: some milliseconds for what is usual, a
+    second at worst, for a grammar that can be read in very many ways, or hundreds of whose terminals begin alike; and
+    100 MiB for the states of a lexer.
+
+    Where a vocabulary has 100,000 tokens, a schema of a hundred optional properties takes 40,000 items, in some
+    milliseconds; in a grammar so many may take half a second.
+    """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
         initial_lexer_fuel=500_000,
+        step_lexer_fuel=50_000,
+        step_max_items=30_000 if kind == "grammar" else 50_000,
         max_grammar_size=200_000,
         max_lexer_states=50_000,
         verbose_errors=False,
@@ -166,7 +183,8 @@ def _of_choices(output: StructuredOutput) -> str:
         texts = []
     if not all(texts) or not texts:
         raise InvalidParams(FIELD, "as choice a JSON list of texts, none of them empty", output.text)
-    return "start: " + " | ".join(map(json.dumps, texts))
+    # One terminal: of as many as there may be, llguidance takes no more than 2000 in one place.
+    return _of_regex("|".join(map(re.escape, texts)))
 
 
 def _of_grammar(output: StructuredOutput) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from distkv import demo
 from distkv.errors import InvalidParams
 from distkv.structured_output import StructuredOutput
-from distkv.text.structured_output import MAX_GBNF, check
+from distkv.text.structured_output import MAX_GBNF, Vocabulary, check, compiled
+from distkv.text.tokenizer import Tokenizer
+from tests.text.kinds import KINDS
 
 pytest.importorskip("llguidance", reason="llguidance is not installed in this environment: pip install -e .")
 
+DEMO = Path(demo.__file__).parent / "checkpoint"
 GOOD = {
     "json_object": StructuredOutput.json_object(),
     "schema": StructuredOutput.json_schema({"type": "object", "properties": {"day": {"type": "string"}}}),
@@ -22,6 +27,9 @@ GOOD = {
     "lark with a rule that leaves no node": StructuredOutput.grammar('?start: "a"'),
     "lark with a bound": StructuredOutput.grammar("start[max_tokens=3]: /a+/"),
     "lark with an end": StructuredOutput.grammar('start[stop="]"]: /a+/'),
+    "lark with a special token's id": StructuredOutput.grammar('start: <[128010]> a | <[7-9,300]>\na: "a"'),
+    "lark with a special token's name": StructuredOutput.grammar('start: "<" <|python_tag|> | <tool_call>'),
+    "lark with what is no special token": StructuredOutput.grammar('start: A # "<a>\nA: /(?P<a>b)\\/(?<c>d)/ // <e>\n'),
     "gbnf": StructuredOutput.grammar('root ::= "a" | [0-9]+ b\nb ::= "x"{2,3}'),
     "largest": StructuredOutput.grammar('start: "a"' + "\n" * 65000),
 }
@@ -37,6 +45,7 @@ BAD = {
     "empty choice": (StructuredOutput.choice(["a", ""]), "a JSON list of texts, none of them empty"),
     "numbers": (StructuredOutput("choice", "[1]"), "a JSON list of texts"),
     "deep choice": (StructuredOutput("choice", "[" * 60000), "a JSON list of texts"),
+    "bad special token": (StructuredOutput.grammar("start: <|a|> <|b"), "lexer error"),
     "no rule": (StructuredOutput.grammar("start: other"), 'unknown name: "other"'),
     "no grammar": (StructuredOutput.grammar("hello"), "as GBNF: Expected ::="),
     "deep grammar": (StructuredOutput.grammar("start: " + "(" * 60000), "too deeply nested"),
@@ -86,3 +95,52 @@ def test_a_schema_may_be_a_mapping_or_its_text() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     assert json.loads(StructuredOutput.json_schema(schema).text) == schema
     assert StructuredOutput.json_schema(json.dumps(schema)).text == json.dumps(schema)
+
+
+MANY = [f"{index:04}" for index in range(4096)]
+PREFIXES = ["a", "ab", "a|b", "(a", "a.c", "\\d", "/", " ", "\n", "\x00é"]
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    backend = KINDS["byte level"]
+    return Vocabulary(Tokenizer(backend), backend.get_vocab_size())
+
+
+@pytest.mark.parametrize("texts", [MANY, PREFIXES], ids=["many", "prefixes"])
+def test_each_choice_can_be_written_and_nothing_else(vocabulary: Vocabulary, texts: list[str]) -> None:
+    for text in [*texts[:10], texts[-1]]:
+        matcher = compiled(StructuredOutput.choice(texts), vocabulary)
+        tokens = vocabulary.tokenizer.tokenize_bytes(text.encode())
+        for token in tokens:
+            matcher.compute_bitmask()
+            assert matcher.consume_token(token), matcher.get_error()
+        assert matcher.is_accepting()
+    for other in ("", "4", "axc", "aa"):
+        matcher = compiled(StructuredOutput.choice(texts), vocabulary)
+        tokens = vocabulary.tokenizer.tokenize_bytes(other.encode())
+        assert matcher.try_consume_tokens(tokens) < len(tokens) or not matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        ("start: s\ns: s s | s s s | /./", "Too many items"),
+        (
+            "start: (" + "|".join(f"t{index}" for index in range(500)) + ")+\n"
+            + "".join(f"t{index}: /.{{0,{index % 40 + 1}}}{chr(97 + index % 26)}[a-z]*/\n" for index in range(500)),
+            "too many expressions",
+        ),
+    ],
+    ids=["ambiguous", "overlapping"],
+)  # fmt: skip
+def test_a_grammar_with_costly_masks_is_not_followed_far(grammar: str, words: str) -> None:
+    """A mask would take some tenths of a second, and so would the step of all sequences."""
+    tokenizer = Tokenizer.from_dir(DEMO)
+    assert tokenizer is not None
+    matcher = compiled(StructuredOutput.grammar(grammar), Vocabulary(tokenizer, 4096))
+    tokens = iter(tokenizer.encode(" the school is a good place to be")[:10])
+    while not matcher.is_error():
+        matcher.compute_bitmask()
+        matcher.consume_token(next(tokens))
+    assert words in matcher.get_error()
