@@ -59,7 +59,7 @@ class Chats:
         )
         how = {"fits": read.max_tokens is None, "has_calls": read.tool_use is not None}
         choices = choices_of([(prompt, params)], body.n or 1, **how)
-        return await respond(service, request, job(body, choices, writer, len(prompt)))
+        return await respond(service, request, job(body, choices, writer, len(prompt), read.constraint_param))
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Completions:
         ]
         choices = choices_of(asked, body.n or 1, fits=fits, only_prompt=read.max_tokens == 0)
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        return await respond(service, request, job(body, choices, writer, prompt_tokens))
+        return await respond(service, request, job(body, choices, writer, prompt_tokens, read.constraint_param))
 
 
 @dataclass

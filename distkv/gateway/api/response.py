@@ -17,17 +17,21 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
+import structlog
 from starlette.requests import Request
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from distkv.client.async_client import MAX_AT_ONCE
+from distkv.errors import RequestRefused
 from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disconnected
 from distkv.gateway.api.growing_json import JsonResponse, in_pieces
 from distkv.gateway.api.service import Service
-from distkv.gateway.generation.choices import Choice
+from distkv.gateway.generation.choices import Choice, Deliver
+from distkv.gateway.generation.structured_outputs import as_asked
 from distkv.gateway.operations.clients import client_of
+from distkv.gateway.operations.held_responses import HeldResponse
 from distkv.gateway.operations.request_log import LogEntry, entry_of
-from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import Usage
 from distkv.types import Chunk
@@ -58,17 +62,25 @@ class ResponseWriter(Protocol[P]):
 
 @dataclass(frozen=True)
 class Job(Generic[P]):
-    """What is to be made for one HTTP request, and how it is written. prompt_tokens: of all prompts, each once."""
+    """What is to be made for one HTTP request, and how it is written. prompt_tokens: of all prompts, each once.
+    constraint_param: the field of the request that says what the output must be; empty if none does."""
 
     choices: Sequence[Choice]
     writer: ResponseWriter[P]
     prompt_tokens: int
+    constraint_param: str
     is_streamed: bool
     includes_usage: bool
     repeats_usage: bool
 
 
-def job(body: SamplingRequest, choices: Sequence[Choice], writer: ResponseWriter[P], prompt_tokens: int) -> Job[P]:
+def job(
+    body: SamplingRequest,
+    choices: Sequence[Choice],
+    writer: ResponseWriter[P],
+    prompt_tokens: int,
+    constraint_param: str,
+) -> Job[P]:
     """The job of a request."""
     options = body.stream_options
     includes_usage = options is not None and bool(options.include_usage)
@@ -76,6 +88,7 @@ def job(body: SamplingRequest, choices: Sequence[Choice], writer: ResponseWriter
         choices,
         writer,
         prompt_tokens,
+        constraint_param,
         is_streamed=bool(body.stream),
         includes_usage=includes_usage,
         repeats_usage=includes_usage and options is not None and bool(options.continuous_usage_stats),
@@ -88,10 +101,26 @@ async def respond(service: Service, request: Request, job: Job[P]) -> ASGIApp:
     entry.prompt_tokens = job.prompt_tokens
     if job.is_streamed:
         return EventStream(partial(_write_events, service, job, entry, client), service.explain)
-    return JsonResponse(await until_disconnected(request.receive, _whole(service, job, entry, client)))
+    return partial(_write_whole, service, job, entry, client)
 
 
-async def _whole(service: Service, job: Job[P], entry: LogEntry, client: str) -> list[bytes]:
+async def _write_whole(
+    service: Service, job: Job[P], entry: LogEntry, client: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    is_started = False
+    try:
+        async with service.held.one(client) as held:
+            pieces = await until_disconnected(receive, _whole(service, job, entry, client, held))
+            is_started = True
+            await JsonResponse(pieces)(scope, receive, send)
+    except ApiError as error:
+        if not is_started:
+            raise
+        # The connection ends: what has begun has no other way to fail.
+        structlog.get_logger().warning("a response was cut off", reason=str(error))
+
+
+async def _whole(service: Service, job: Job[P], entry: LogEntry, client: str, held: HeldResponse) -> list[bytes]:
     async def deliver(choice: Choice, chunk: Chunk) -> None:
         entry.generation_tokens += len(chunk.token_ids)
         for piece in job.writer.pieces(choice, chunk):
@@ -99,9 +128,9 @@ async def _whole(service: Service, job: Job[P], entry: LogEntry, client: str) ->
         if job.writer.size_bytes > MAX_WHOLE_BYTES:
             problem = f"the response is over the limit of {MAX_WHOLE_BYTES} bytes; request fewer logprobs, or a stream"
             raise invalid(problem, code="response_too_large")
+        service.held.grown(held, job.writer.size_bytes)
 
-    async with service.limit.places(client, min(len(job.choices), MAX_AT_ONCE)):
-        await service.generation.run(job.choices, entry.request_id, deliver)
+    await _generate(service, job, entry, client, deliver)
     return await in_pieces(job.writer.whole(_usage(job, entry)))
 
 
@@ -114,10 +143,17 @@ async def _write_events(service: Service, job: Job[P], entry: LogEntry, client: 
             usage = _usage(job, entry) if job.repeats_usage else without_usage
             await events.write(job.writer.event([piece], usage))
 
-    async with service.limit.places(client, min(len(job.choices), MAX_AT_ONCE)):
-        await service.generation.run(job.choices, entry.request_id, deliver)
+    await _generate(service, job, entry, client, deliver)
     if job.includes_usage:
         await events.write(job.writer.event([], _usage(job, entry)))
+
+
+async def _generate(service: Service, job: Job[P], entry: LogEntry, client: str, deliver: Deliver) -> None:
+    async with service.limit.places(client, min(len(job.choices), MAX_AT_ONCE)):
+        try:
+            await service.generation.run(job.choices, entry.request_id, deliver)
+        except RequestRefused as error:
+            raise as_asked(job.constraint_param, error) from None
 
 
 def _usage(job: Job[P], entry: LogEntry) -> Usage:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from distkv.errors import InvalidParams
+from distkv.errors import InvalidParams, RequestRefused
 from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.gateway.schema.output_formats import ResponseFormat, StructuredOutputs
 from distkv.gateway.schema.requests import SamplingRequest
-from distkv.structured_output import StructuredOutput
+from distkv.structured_output import FIELD, StructuredOutput
 
 
 class Constraint(NamedTuple):
@@ -34,6 +34,14 @@ def constraint_of(body: SamplingRequest) -> Constraint | None:
 def refused(param: str, error: InvalidParams) -> ApiError:
     """400: this field of the request is wrong."""
     return invalid(f"{param}: expected {error.expected}", param)
+
+
+def as_asked(param: str, error: RequestRefused) -> ApiError | RequestRefused:
+    """What an instance says of an output, of the field of the request that says what it must be; else the same."""
+    mark = f"{FIELD}: "
+    if not param or not error.reason.startswith(mark):
+        return error
+    return invalid(error.reason.replace(mark, f"{param}: "), param)
 
 
 def constraint(param: str, make: Callable[[Any], StructuredOutput], value: Any) -> Constraint:

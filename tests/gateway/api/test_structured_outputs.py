@@ -122,7 +122,13 @@ async def test_long_bodies_say_it_too(start: Start, monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_output_that_turns_out_to_be_impossible_is_the_requests_fault(start: Start) -> None:
-    """A client tries again after a 500, in vain."""
-    gateway = await start(ends("refused", "structured_output: its grammar leaves no token"))
-    answer = await gateway.complete(guided_choice=["yes"], allowed_token_ids=[5])
-    assert "leaves no token" in error_of(answer, 400, "structured_output")
+    """A client tries again after a 500, in vain. It knows the field by the name that it used."""
+    gateway = await start(ends("refused", "structured_output: expected a choice (structured_output: leaves no token)"))
+    for ask, body, param in (
+        (gateway.complete, {"guided_choice": ["yes"]}, "guided_choice"),
+        (gateway.complete, {"structured_outputs": {"regex": "a"}, "n": 2}, "structured_outputs.regex"),
+        (gateway.chat, {"response_format": {"type": "json_object"}}, "response_format"),
+    ):
+        said = error_of(await ask(**body, allowed_token_ids=[5]), 400, param)
+        assert said == f"{param}: expected a choice ({param}: leaves no token)"
+    error_of(await gateway.complete(guided_regex="b", stream=True), 400, "guided_regex")
