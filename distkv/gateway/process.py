@@ -22,6 +22,7 @@ from distkv.gateway.metrics.cluster_metrics import ClusterCollector
 from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
+from distkv.gateway.operations.held_responses import HeldResponses
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.wire.address import join_host_port
@@ -44,7 +45,7 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
             )
             limit, bodies = ConcurrencyLimit(config.max_concurrent_requests), Bodies(config.max_body_bytes)
             readers = Readers(config, model)
-            service = Service(config, model, cluster, limit, bodies, readers, metrics)
+            service = Service(config, model, cluster, limit, bodies, HeldResponses(), readers, metrics)
             async with aclosing(readers), serving(make_app(service), config, listener):
                 scheme = "https" if config.ssl_certfile else "http"
                 address = f"{scheme}://{join_host_port(config.host, listener.getsockname()[1])}"

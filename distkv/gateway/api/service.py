@@ -18,6 +18,7 @@ from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
+from distkv.gateway.operations.held_responses import HeldResponses
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, from_cluster, internal, too_long, unavailable
@@ -35,6 +36,7 @@ class Service:
     cluster: Cluster
     limit: ConcurrencyLimit
     bodies: Bodies
+    held: HeldResponses
     readers: Readers
     metrics: Metrics
 
