@@ -112,7 +112,7 @@ def test_who_sends_to_a_stopped_peer_says_how_long_it_waits(peer: Peer, link: Te
     os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(LinkTimeout, match=r"0\.050 s"):
         link.send(Attend(step_id=1, layer=0), bytes(64 * 2**20), timeout_s=0.05)
-    with pytest.raises(LinkClosed, match=r"took no bytes for 0\.05 s"):
+    with pytest.raises(LinkClosed, match=r"took too few bytes in 0\.05 s"):
         link.recv(DEADLINE_S)
     peer.process.kill()
 
