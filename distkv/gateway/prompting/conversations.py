@@ -64,9 +64,10 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
         ]
     if message.tool_call_id is not None:
         plain["tool_call_id"] = message.tool_call_id
-    if message.reasoning_content is not None:
-        # Templates know it by either name.
-        plain["reasoning_content"] = plain["thinking"] = message.reasoning_content
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    if reasoning is not None:
+        # Templates know it by any of these names.
+        plain |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), reasoning)
     return plain
 
 

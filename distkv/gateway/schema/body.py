@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distkv.gateway.schema.errors import ApiError, invalid
+from distkv.gateway.schema.requests import INSTEAD
 from distkv.gateway.schema.wrong_values import explained
 
 MAX_FIELDS = 256
@@ -34,7 +35,7 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
     try:
         for name, harmless in refused.items():
             if name in raw and not _is_harmless(raw[name], harmless):
-                raise invalid(f"{name} is not supported by this server", name, "unsupported_parameter")
+                raise _unsupported(name)
         return msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, OverflowError) as error:
         what, path = explained(str(error), kind, raw)
@@ -44,6 +45,11 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from None
+
+
+def _unsupported(name: str) -> ApiError:
+    instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
+    return invalid(f"{name} is not supported by this server{instead}", name, "unsupported_parameter")
 
 
 def _no_json(error: Exception) -> ApiError:

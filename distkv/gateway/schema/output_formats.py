@@ -22,8 +22,9 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """What the output must be: anything, any JSON object, or JSON that is valid by a schema."""
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the output must be: anything, any JSON object, or JSON that is valid by a schema. What is said by another
+    name, as a schema beside json_object, is refused and not left undone."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -34,15 +35,16 @@ class ResponseFormat(msgspec.Struct, frozen=True):
         return {"type": "object"} if self.json_schema is None else self.json_schema.schema
 
 
-class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the output must be; one of the first five. json: a schema, or its text. The others are refused unless they
-    change nothing."""
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the output must be; one of the first five. json: a schema, or its text. disable_fallback changes nothing, for
+    there is no other way. The others are refused unless they change nothing."""
 
     json: str | JsonSchema | None = None
     json_object: bool | None = None
     regex: str | None = None
     choice: ChoiceTexts | None = None
     grammar: str | None = None
+    disable_fallback: bool | None = None
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None

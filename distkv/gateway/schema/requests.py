@@ -35,16 +35,30 @@ NOTHING: tuple[Any, ...] = (False, [], {}, "")
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "chat_template": NOTHING,
+    "custom_logit_processor": NOTHING,
     "documents": NOTHING,
+    "ebnf": NOTHING,
     "guided_whitespace_pattern": NOTHING,
+    "json_schema": NOTHING,
     "length_penalty": (1,),
     "logits_processors": NOTHING,
+    "logprob_token_ids": NOTHING,
+    "lora_path": NOTHING,
+    "max_new_tokens": (),
+    "min_new_tokens": (0,),
+    "no_stop_trim": NOTHING,
     "prompt_embeds": NOTHING,
+    "regex": NOTHING,
+    "repetition_detection": NOTHING,
+    "return_hidden_states": NOTHING,
+    "return_token_ids": NOTHING,
+    "stop_regex": NOTHING,
+    "thinking_token_budget": (),
     "use_beam_search": (False,),
 }
-"""Fields that would change the answer, with the values that do not."""
+"""Fields that would change the answer, OpenAI's, vLLM's and SGLang's, with the values that do not."""
 
-REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = REFUSED | {"suffix": ("",)}
+REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = REFUSED | {"max_completion_tokens": (), "suffix": ("",)}
 REFUSED_CHAT: dict[str, tuple[Any, ...]] = REFUSED | {
     "audio": NOTHING,
     "best_of": (1,),
@@ -56,6 +70,16 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = REFUSED | {
     "web_search_options": (),
 }
 REFUSED_TEXT: dict[str, tuple[Any, ...]] = {"chat_template": NOTHING}
+INSTEAD: dict[str, str] = {
+    "ebnf": "guided_grammar",
+    "json_schema": "response_format",
+    "max_completion_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "no_stop_trim": "include_stop_str_in_output",
+    "regex": "guided_regex",
+}
+"""Which field says here what a refused one says elsewhere."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -124,12 +148,13 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation. Parts are joined by line ends. Templates see the other fields too. tool_calls: of
-    an assistant. tool_call_id: which of them a tool answers."""
+    """One message of a conversation. Parts are joined by line ends. Templates see the other fields too. reasoning: the
+    newer name of reasoning_content. tool_calls: of an assistant. tool_call_id: which of them a tool answers."""
 
     role: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Name | None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: ToolCalls | None = None
     tool_call_id: Name | None = None

@@ -231,6 +231,17 @@ async def test_a_template_of_ones_own(start: Start, tmp_path: Path, checkpoint: 
     assert prompt_of(gateway.submits()[0]) == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_templates_see_reasoning_by_each_of_its_names(start: Start, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text("{% set m = messages[0] %}{{ m.reasoning }}, {{ m.reasoning_content }}, {{ m.thinking }}")
+    gateway = await start(chat_template=str(file))
+    messages = [{"role": "assistant", "content": "4", name: "2 + 2"}]
+    answer = await gateway.post("/tokenize", messages=messages, return_token_strs=True)
+    tokens = (await gateway.post("/tokenize", prompt="2 + 2, 2 + 2, 2 + 2")).json()["tokens"]
+    assert answer.json()["tokens"] == tokens
+
+
 async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text(

@@ -36,7 +36,7 @@ WAYS: list[tuple[dict[str, Any], StructuredOutput | None]] = [
     ({"structured_outputs": {"regex": "[ab]+"}}, StructuredOutput.regex("[ab]+")),
     ({"structured_outputs": {"choice": ["yes", "no"]}}, StructuredOutput.choice(["yes", "no"])),
     ({"structured_outputs": {"grammar": GRAMMAR}}, StructuredOutput.grammar(GRAMMAR)),
-    ({"structured_outputs": {"disable_any_whitespace": False}}, None),
+    ({"structured_outputs": {"disable_any_whitespace": False, "disable_fallback": True}}, None),
     ({"guided_json": SCHEMA, "response_format": {"type": "text"}}, StructuredOutput.json_schema(SCHEMA)),
 ]
 
@@ -66,6 +66,8 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "response_format",
         None,
     ),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format", None),
+    ({"structured_outputs": {"regexp": "a"}}, "structured_outputs", None),
     ({"guided_json": "{"}, "guided_json", None),
     ({"guided_json": {"pattern": "x" * MAX_BYTES}}, "guided_json", None),
     ({"guided_regex": "("}, "guided_regex", None),

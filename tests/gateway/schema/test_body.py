@@ -11,7 +11,7 @@ import pytest
 
 from distkv.gateway.schema.body import decode
 from distkv.gateway.schema.errors import ApiError
-from distkv.gateway.schema.requests import REFUSED_CHAT, REFUSED_COMPLETION, ChatRequest, CompletionRequest
+from distkv.gateway.schema.requests import INSTEAD, REFUSED_CHAT, REFUSED_COMPLETION, ChatRequest, CompletionRequest
 from tests.gateway.harness import error_of
 
 Start = Callable[..., Any]
@@ -193,9 +193,23 @@ async def test_fields_of_chats_are_bounded(start: Start) -> None:
 
 
 WANTED: dict[str, Any] = {
+    "custom_logit_processor": "{}",
+    "ebnf": 'root ::= "yes"',
     "guided_whitespace_pattern": " ",
+    "json_schema": '{"type": "object"}',
+    "logprob_token_ids": [5],
+    "lora_path": "adapter",
+    "max_new_tokens": 5,
+    "min_new_tokens": 5,
     "modalities": ["text", "audio"],
+    "no_stop_trim": True,
+    "regex": "[0-9]{5}",
+    "repetition_detection": {"max_pattern_size": 3},
+    "return_hidden_states": True,
+    "return_token_ids": True,
+    "stop_regex": "[.]",
     "suffix": "end",
+    "thinking_token_budget": 0,
     "use_beam_search": True,
 }
 
@@ -208,6 +222,21 @@ async def test_what_would_change_the_answer_is_refused(start: Start) -> None:
         if name in REFUSED_CHAT:
             error_of(await gateway.chat(**{name: value}), 400, name, "unsupported_parameter")
     assert not gateway.submits()
+
+
+async def test_what_has_another_name_here_is_refused_with_that(start: Start) -> None:
+    gateway = await start()
+    for body, instead in (
+        ({"regex": "a"}, "guided_regex"),
+        ({"ebnf": 'root ::= "a"'}, "guided_grammar"),
+        ({"json_schema": "{}"}, "response_format"),
+        ({"max_completion_tokens": 5}, "max_tokens"),
+    ):
+        (name,) = body
+        said = error_of(await gateway.complete(**body), 400, name, "unsupported_parameter")
+        assert said == f"{name} is not supported by this server; use {instead}"
+    assert (await gateway.complete(max_tokens=1, max_completion_tokens=None)).status_code == 200
+    assert set(INSTEAD) <= set(REFUSED_COMPLETION)
 
 
 async def test_what_asks_for_nothing_is_ignored(start: Start) -> None:
