@@ -8,6 +8,7 @@ import os
 import sys
 
 import msgspec
+import structlog
 
 from distkv.actors.task_scope import task_scope
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
@@ -22,6 +23,8 @@ from distkv.wire.messages.to_worker import Shutdown, StatsQuery
 from distkv.wire.worker_pipe import WorkerPipe
 
 STOP_S = 5.0
+KILL_S = 5.0
+"""A killed process ends at once, unless a driver holds it."""
 PROBE_S = 1.0
 MAX_UNANSWERED = 10
 LAST_WORDS_S = 0.5
@@ -110,7 +113,7 @@ class WorkerRank:
         raise WorkerGone(f"the engine worker hangs: it did not answer for {MAX_UNANSWERED * PROBE_S:g} s")
 
     async def stop(self) -> None:
-        """Ask it to exit, and kill it if it does not."""
+        """Ask it to exit, kill it if it does not, and leave it behind if that does not end it either."""
         with contextlib.suppress(ProcessLookupError):
             if not self._is_ready:
                 self._child.kill()  # it still loads, and hears nothing
@@ -120,7 +123,10 @@ class WorkerRank:
                     await asyncio.wait_for(self._child.wait(), STOP_S)
                 except TimeoutError:
                     self._child.kill()
-        await self._child.wait()
+        try:
+            await asyncio.wait_for(self._child.wait(), KILL_S)
+        except TimeoutError:
+            structlog.get_logger().error("the engine worker does not end", pid=self.pid)
         self._pipe.close()
 
     async def _die_unready(self) -> None:

@@ -15,10 +15,8 @@ When any of them fails the process says why and exits non-zero; when the rManage
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -61,14 +59,11 @@ from distkv.wire.worker_pipe import WorkerEnd
 
 POLL_S = 1.0
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> int:
     """Run until the rManager says Shutdown or is gone; returns the exit code."""
     spec = msgspec.json.decode(os.environ.pop(SPEC_VARIABLE), type=WorkerSpec)
     configure("worker", spec.instance_id, spec.logging.log_level, spec.logging.log_json)
-    _end_with_parent()
     # Threads here hold the interpreter only between tensor operations; short turns keep a peer's answer from waiting.
     sys.setswitchinterval(0.0005)
     with WorkerEnd(socket.socket(fileno=spec.pipe_fd)) as pipe:
@@ -217,11 +212,3 @@ class Worker:
                 self._failure.put(error)
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when the rManager dies, also while it loads or computes."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

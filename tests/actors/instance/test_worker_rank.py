@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 import distkv
+from distkv.actors.instance import worker_rank
 from distkv.actors.instance.worker_rank import WorkerRank
 from distkv.config import InstanceConfig, build
-from distkv.errors import StartupFailed
+from distkv.errors import LinkClosed, StartupFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.worker_pipe import WorkerPipe
 from tests.cluster.driving import eventually
+from tests.waiting import soon
 
 ENVELOPES = EnvelopeFactory("i")
 
@@ -96,3 +102,30 @@ async def test_a_worker_without_the_gpu_that_it_should_use(tmp_path: Path) -> No
             await worker.wait_ready()
     finally:
         await worker.stop()
+
+
+class Undying:
+    """A child in the hands of a driver: killing it ends nothing."""
+
+    pid, returncode = 1, None
+
+    def __init__(self) -> None:
+        self.is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    async def wait(self) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_a_worker_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_rank, "KILL_S", 0.01)
+    child: Any = Undying()
+    pipe = WorkerPipe()
+    with capture_logs() as lines:
+        await soon(WorkerRank(pipe, child, ENVELOPES).stop())
+    assert child.is_killed
+    assert [(line["event"], line["pid"]) for line in lines] == [("the engine worker does not end", child.pid)]
+    with pytest.raises(LinkClosed):
+        await pipe.recv()

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import structlog
+
 from distkv.engine.attention.creditor_link import FrameStream
 
 
 class LinkWatch:
     """Any thread may call. Its thread sleeps until a link ends or something is due; there is none before the first
-    call. Closed by who made it."""
+    call. What a call raises is logged, and the others are called all the same. Closed by who made it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,9 +31,13 @@ class LinkWatch:
         self._closed = False
 
     def on_end(self, stream: FrameStream, call: Callable[[], None]) -> None:
-        """Call it, once, when either side ends the link of this socket. Raises LinkClosed if that has happened."""
+        """Call it, once, when either side ends the link of this socket; never after `close`. Raises LinkClosed if that
+        has happened."""
         stream.enter()
         with self._lock:
+            if self._closed:
+                stream.leave()
+                return
             fd = stream.fileno()
             self._watched[fd] = stream, call
             self._poll.register(fd, select.POLLRDHUP)
@@ -78,7 +84,10 @@ class LinkWatch:
             wait_ms = None if not self._due else max(0.0, (self._due[0][0] - time.monotonic()) * 1000)
         ended = [fd for fd, _events in self._poll.poll(wait_ms)]
         for call in self._take(ended):
-            call()
+            try:
+                call()
+            except Exception as error:
+                structlog.get_logger().error("the end of a link was not followed", problem=str(error), exc_info=True)
         return True
 
     def _take(self, ended: list[int]) -> list[Callable[[], None]]:

@@ -120,7 +120,12 @@ class PeerLinks:
             self.drop_source(instance_id, known[1])
         link = self._open(member)
         with self._lock:
-            self._sources[instance_id] = (incarnation, link)
+            is_listed = self._is_listed(instance_id, incarnation)
+            if is_listed:
+                self._sources[instance_id] = (incarnation, link)
+        if not is_listed:  # `update` came meanwhile, and will not end this one
+            link.abort()
+            raise LinkClosed(instance_id, "it has a new incarnation")
         return link
 
     def open_source(self, instance_id: str, incarnation: int) -> TensorLink | None:

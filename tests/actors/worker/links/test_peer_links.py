@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +14,13 @@ import torch
 from structlog.testing import capture_logs
 
 from distkv.actors.worker.links import creditor_links
+from distkv.actors.worker.links import peer_links as peer_links_module
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.fetch.costs import Work
 from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
+from distkv.wire.links import TensorLink, connect
 from distkv.wire.messages.data import AttendEntry, AttendPlan, SpanPart
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
 from tests.waiting import wait_until
@@ -137,6 +140,24 @@ def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker:
     assert links.creditor("creditor") is creditor
     assert links.source("creditor", 1) is not source
     links.drop_source("stranger", source)
+
+
+def test_a_source_that_leaves_while_its_link_opens_has_none(
+    links: PeerLinks, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[TensorLink] = []
+
+    def leaves_meanwhile(*args: Any, **options: Any) -> TensorLink:
+        opened.append(connect(*args, **options))
+        links.update((), gone=("creditor",))
+        return opened[0]
+
+    monkeypatch.setattr(peer_links_module, "connect", leaves_meanwhile)
+    with pytest.raises(LinkClosed, match="new incarnation"):
+        links.source("creditor", 1)
+    assert links.open_source("creditor", 1) is None
+    with pytest.raises(LinkClosed):
+        opened[0].recv(0.0)
 
 
 def test_strangers_and_other_incarnations_are_not_reached(links: PeerLinks, worker: Worker) -> None:
