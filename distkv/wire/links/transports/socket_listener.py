@@ -9,6 +9,8 @@ import select
 import socket
 import threading
 import time
+from contextlib import ExitStack
+from typing import Any
 
 import structlog
 
@@ -66,14 +68,17 @@ class SocketListener:
         self._strangers, self._refusals = LineLimit(), LineLimit()
         self._unix_name = f"distkv-link-{secrets.token_hex(16)}"
         try:
-            far = socket.create_server((host, port), family=_family(host), backlog=MAX_PENDING)
+            with ExitStack() as undo:
+                family, where = _listening_at(host, port)
+                far = undo.enter_context(socket.create_server(where, family=family, backlog=MAX_PENDING))
+                near = undo.enter_context(socket.socket(socket.AF_UNIX))
+                near.bind(f"\0{self._unix_name}")
+                near.listen(MAX_PENDING)
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                undo.pop_all()
         except OSError as e:
             raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}", port_hint(e.errno)) from None
-        near = socket.socket(socket.AF_UNIX)
-        near.bind(f"\0{self._unix_name}")
-        near.listen(MAX_PENDING)
         self._listening = {sock.fileno(): sock for sock in (far, near)}
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock, self._close_lock = threading.Lock(), threading.Lock()
         self._pause = select.poll()
         self._pause.register(self._wake, select.POLLIN)
@@ -189,5 +194,8 @@ class SocketListener:
         return self._pending.pop(fd)
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def _listening_at(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """The family of an address or a name, and what to bind to: of a name that has both kinds of addresses, IPv4."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, where

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
+from typing import Any, NoReturn
 
+import pytest
 from structlog.testing import capture_logs
 
+from distkv.errors import ConfigError
 from distkv.log.line_limit import BURST_LINES
 from distkv.wire.links.transports.socket_listener import SocketListener
 from tests.wire.links.peers import PEER, accepting, random_pool
@@ -25,3 +30,57 @@ def test_strangers_do_not_fill_the_log() -> None:
     assert listener.malformed == 10 * BURST_LINES
     assert BURST_LINES <= len(lines) <= 2 * BURST_LINES
     assert sum(line["left_out"] for line in lines) <= listener.malformed - len(lines)
+
+
+@pytest.mark.parametrize("fails", ["bind", "eventfd"])
+def test_one_that_cannot_listen_leaves_nothing_open(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+
+    def no_room(*_: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    class Noted(socket.socket):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            opened.append(self)
+
+        def bind(self, address: Any) -> None:
+            if fails == "bind" and self.family == socket.AF_UNIX:
+                no_room()
+            super().bind(address)
+
+    with random_pool() as pool, monkeypatch.context() as broken:
+        broken.setattr(socket, "socket", Noted)
+        if fails == "eventfd":
+            broken.setattr(os, "eventfd", no_room)
+        with pytest.raises(ConfigError, match=r"cannot listen at .*: Cannot allocate memory"):
+            SocketListener("127.0.0.1:0", PEER, pool)
+    assert [one.fileno() for one in opened] == [-1, -1]
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    ("families", "host"), [(["IPv6"], "::1"), (["IPv4"], "127.0.0.1"), (["IPv6", "IPv4"], "127.0.0.1")]
+)
+def test_a_name_is_listened_at_by_the_addresses_it_has(
+    families: list[str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses: dict[str, Any] = {
+        "IPv6": (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        "IPv4": (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    }
+    with monkeypatch.context() as named, random_pool() as pool:
+        named.setattr(socket, "getaddrinfo", lambda *_args, **_options: [addresses[one] for one in families])
+        with contextlib.closing(SocketListener("here.test:0", PEER, pool, insecure=True)) as listener:
+            named.undo()
+            name, port = listener.address.rsplit(":", 1)
+            assert name == "here.test"
+            socket.create_connection((host, int(port)), timeout=30).close()
