@@ -16,7 +16,7 @@ from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
-from distkv.gateway.generation.token_texts import TokenTexts, token_texts
+from distkv.gateway.generation.token_texts import TokenTexts, token_texts, with_most
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.prompting.reading import DEFAULT_MAX_TOKENS
@@ -44,8 +44,8 @@ class Completions:
             model=body.model or service.model.names[0],
             texts=token_texts(service.model.tokenizer, body),
             echoed=[prompt.text or "" for prompt in prompts] if body.echo else None,
-            logprobs=body.logprobs is not None,
-            prompt_logprobs=body.prompt_logprobs is not None,
+            logprobs=body.logprobs,
+            prompt_logprobs=body.prompt_logprobs,
         )
         fits = read.max_tokens is None
         asked = [
@@ -60,14 +60,14 @@ class Completions:
 @dataclass
 class CompletionWriter:
     """How completions are written. echoed: texts of the prompts, which come before the outputs. logprobs,
-    prompt_logprobs: whether the response has them."""
+    prompt_logprobs: how many likely tokens the response has of each; None if it has no logprobs."""
 
     id: str
     model: str
     texts: TokenTexts
     echoed: Sequence[str] | None
-    logprobs: bool
-    prompt_logprobs: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
     created: int = field(default_factory=lambda: int(time.time()))
     size_bytes: int = 0
     _reported: dict[int, int] = field(default_factory=dict)
@@ -84,8 +84,9 @@ class CompletionWriter:
         if self.echoed is not None and index not in self._offsets:
             self._offsets[index] = 0
             yield CompletionChoice(index=index, text=self.echoed[choice.prompt_index])
-        if chunk.text or chunk.finish_reason is not None or self.logprobs:
-            logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
+        has_logprobs = self.logprobs is not None
+        if chunk.text or chunk.finish_reason is not None or has_logprobs:
+            logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or []) if has_logprobs else None
             yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
 
     def event(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
@@ -109,11 +110,11 @@ class CompletionWriter:
 
     def _choice(self, index: int, collected: _Collected) -> Iterator[bytes]:
         logprobs = {name: array.parts() for name, array in collected.logprobs.items()}
-        of_prompt = {"prompt_logprobs": collected.of_prompt.parts()} if self.prompt_logprobs else {}
+        of_prompt = {"prompt_logprobs": collected.of_prompt.parts()} if self.prompt_logprobs is not None else {}
         return json_object(
             index=json_value(index),
             text=json_value(collected.text.getvalue()),
-            logprobs=json_object(**logprobs) if self.logprobs else json_value(None),
+            logprobs=json_object(**logprobs) if self.logprobs is not None else json_value(None),
             finish_reason=json_value(collected.finish_reason),
             **of_prompt,
         )
@@ -121,22 +122,24 @@ class CompletionWriter:
     def _of_prompt(self, choice: Choice, found: Sequence[TokenLogprobs | None]) -> CompletionChoice:
         """The logprobs of the next tokens of the prompt; with the first of them comes its text, if they are echoed."""
         index, text, logprobs = choice.index, "", None
-        if self.echoed is not None and self.logprobs:
+        if self.echoed is not None and self.logprobs is not None:
             if index not in self._offsets:
                 self._offsets[index] = 0
                 text = self.echoed[choice.prompt_index]
             start = self._reported.get(index, 0)
             self._reported[index] = start + len(found)
-            logprobs = self._logprobs(choice, choice.prompt[start : start + len(found)], found)
-        of_prompt = self.texts.prompt(found) if self.prompt_logprobs else msgspec.UNSET
+            ids, echoed = choice.prompt[start : start + len(found)], self.echoed[choice.prompt_index]
+            logprobs = self._logprobs(choice, ids, with_most(found, self.logprobs), echoed)
+        wanted = self.prompt_logprobs
+        of_prompt = msgspec.UNSET if wanted is None else self.texts.prompt(with_most(found, wanted))
         return CompletionChoice(index=index, text=text, logprobs=logprobs, prompt_logprobs=of_prompt)
 
     def _logprobs(
-        self, choice: Choice, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self, choice: Choice, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], text: str = ""
     ) -> CompletionLogprobs:
         offset = self._offsets.get(choice.index, 0)
         begin_text = not offset and (self.echoed is not None or not any(map(self.texts.width, choice.prompt)))
-        *starts, self._offsets[choice.index] = self.texts.starts(token_ids, offset, begin_text=begin_text)
+        *starts, self._offsets[choice.index] = self.texts.starts(token_ids, offset, begin_text=begin_text, text=text)
         return self.texts.completion(token_ids, found, starts)
 
 

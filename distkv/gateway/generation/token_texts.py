@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import (
     CompletionLogprobs,
@@ -17,6 +19,13 @@ from distkv.types import TokenLogprobs
 
 # JSON has no -inf.
 LEAST = -9999.0
+
+
+def with_most(found: Iterable[TokenLogprobs | None], most: int) -> list[TokenLogprobs | None]:
+    """The same with at most so many likely tokens each."""
+    return [
+        one and (one if len(one.top) <= most else msgspec.structs.replace(one, top=one.top[:most])) for one in found
+    ]
 
 
 def token_texts(tokenizer: Tokenizer | None, body: SamplingRequest) -> TokenTexts:
@@ -56,17 +65,24 @@ class TokenTexts:
             return 0
         return sum(byte & 0xC0 != 0x80 for byte in self._tokenizer.token_bytes(token_id))
 
-    def starts(self, token_ids: Sequence[int], offset: int, *, begin_text: bool) -> list[int]:
+    def starts(self, token_ids: Sequence[int], offset: int, *, begin_text: bool, text: str = "") -> list[int]:
         """Where the text of each token begins in a text, and where that of the last one ends; `offset` is the first.
-        begin_text: whether nothing comes before, where SentencePiece drops a space."""
+        begin_text: whether nothing comes before, where SentencePiece drops a space. text: where that is known; a user's
+        has special tokens by their names, unless the tokenizer added them."""
         found = [offset]
         for token_id in token_ids:
             width = self.width(token_id)
             if width and begin_text and self._tokenizer is not None:
                 width = min(width, len(self._tokenizer.decode([token_id], skip_special_tokens=False)))
                 begin_text = False
-            found.append(found[-1] + width)
+            found.append(found[-1] + (width or self._width_of_name(token_id, text, found[-1])))
         return found
+
+    def _width_of_name(self, token_id: int, text: str, offset: int) -> int:
+        if self._tokenizer is None or not self._tokenizer.is_special(token_id):
+            return 0
+        name = self._tokenizer.token(token_id)
+        return len(name) if text.startswith(name, offset) else 0
 
     def completion(
         self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], starts: Sequence[int]

@@ -36,7 +36,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the output must be; one of the first five. json: a schema, or its text. disable_fallback changes nothing, for
+    """What the output must be; one of the first five. json: a schema, or its text. disable_fallback changes nothing:
     there is no other way. The others are refused unless they change nothing."""
 
     json: str | JsonSchema | None = None

@@ -112,7 +112,7 @@ async def test_prompts_of_all_kinds(start: Start, checkpoint: Path, prompt: Any,
 def test_text_that_was_held_back_comes_without_tokens() -> None:
     """So it is sent when the time of a request runs out."""
     texts = token_texts(None, CompletionRequest(prompt=[1]))
-    writer = CompletionWriter("cmpl-r", "tiny", texts, echoed=None, logprobs=False, prompt_logprobs=False)
+    writer = CompletionWriter("cmpl-r", "tiny", texts, echoed=None, logprobs=None, prompt_logprobs=None)
     choice = Choice(0, 0, TokenIds([1]), SamplingParams())
     assert [piece.text for piece in writer.pieces(choice, Chunk("r", text="held"))] == ["held"]
     assert not list(writer.pieces(choice, Chunk("r")))
@@ -181,6 +181,25 @@ async def test_echo(start: Start, checkpoint: Path, prompt: Any) -> None:
     # Every offset is where the text of the tokens before it ends.
     ends_at = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids) + 1)]
     assert found["text_offset"][: len(ids) + 1][0] == 0 and found["text_offset"][len(ids)] == ends_at[-1] == len(text)
+
+
+async def test_offsets_are_behind_the_names_of_special_tokens(start: Start) -> None:
+    gateway = await start()
+    choice = (await gateway.complete("ab<|endoftext|>cd", max_tokens=0, echo=True, logprobs=0)).json()["choices"][0]
+    found = choice["logprobs"]
+    assert "<|endoftext|>" in found["tokens"]
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+        assert choice["text"].startswith(token, offset)
+
+
+async def test_echo_and_prompt_logprobs_have_each_their_number(start: Start) -> None:
+    gateway = await start()
+    for echoed, wanted in ((0, 3), (3, 0)):
+        asked = {"max_tokens": 1, "echo": True, "logprobs": echoed, "prompt_logprobs": wanted}
+        choice = (await gateway.complete([40, 41, 42], **asked)).json()["choices"][0]
+        of_echo, of_prompt = choice["logprobs"]["top_logprobs"], choice["prompt_logprobs"]
+        assert [len(one) for one in of_echo[1:]] == [max(1, echoed)] * 3
+        assert [len(one) for one in of_prompt[1:]] == [max(1, wanted)] * 2
 
 
 async def test_only_the_prompt(start: Start) -> None:

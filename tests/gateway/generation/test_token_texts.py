@@ -3,7 +3,7 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import decoders, models
 
-from distkv.gateway.generation.token_texts import LEAST, TokenTexts
+from distkv.gateway.generation.token_texts import LEAST, TokenTexts, with_most
 from distkv.text.tokenizer import Tokenizer
 from distkv.types import TokenLogprobs
 
@@ -54,6 +54,20 @@ def test_where_tokens_begin() -> None:
     assert sentence_piece().decode(ids) == "a ab"
     assert TokenTexts(byte_level()).starts([0, 0], 3, begin_text=True) == [3, 5, 7]
     assert TokenTexts(None).starts([1, 2], 0, begin_text=True) == [0, 0, 0]
+
+
+def test_a_special_token_is_as_wide_as_its_name_where_the_text_has_it() -> None:
+    texts, ids = TokenTexts(byte_level()), [5, 4, 5, 4]
+    assert texts.starts(ids, 0, begin_text=True, text="b<|end|>b") == [0, 0, 1, 8, 9]
+    assert texts.starts(ids, 0, begin_text=True, text="bb") == [0, 0, 1, 1, 2]
+    texts, ids = TokenTexts(sentence_piece()), [4, 0, 4, 3]
+    assert texts.starts(ids, 0, begin_text=True, text="<s>a<s>b") == [0, 3, 4, 7, 8]
+
+
+def test_no_more_likely_tokens_than_wanted() -> None:
+    one = TokenLogprobs(4, -1.0, 2, ((0, -0.5), (4, -1.0)))
+    assert with_most([None, one], 2) == [None, one]
+    assert with_most([one], 1) == [TokenLogprobs(4, -1.0, 2, ((0, -0.5),))]
 
 
 def test_tokens_as_ids() -> None:
