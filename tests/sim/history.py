@@ -96,6 +96,7 @@ class History:
         gmanagers = GMANAGERS[: random.choice([1, 1, 2])]
         profile = PROFILE if policy in PLANS else None
         self._step_s = STEP_S if policy in PLANS else 0.0
+        self._host = "one host" if policy == "even" else ""  # within which it evens
         advice = AdviceSettings(policy=policy, greedy_min_gain=0.0, even_ahead=0.1, dgfm_min_blocks=1)
         self.cluster = SimCluster([], seed, gmanagers, advice, request_timeout_s=5.0, profile=profile)
         for name, slots in zip(NAMES, POOLS, strict=True):
@@ -182,7 +183,7 @@ class History:
                 self._start(name, node.settings.num_blocks, node.settings.incarnation + 1, settings)
 
     def _start(self, name: str, slots: int, incarnation: int, settings: dict[str, Any]) -> None:
-        self.cluster.start(name, slots, incarnation, **settings)
+        self.cluster.start(name, slots, incarnation, host=self._host, **settings)
         self.cluster.nodes[name].worker.step_s = self._step_s
 
     def freeze(self, name: str, seconds: float) -> None:

@@ -78,12 +78,12 @@ class SimCluster:
 
     # --- instances and the gManager
 
-    def start(self, name: str, slots: int, incarnation: int = 1, **settings: Any) -> None:
-        """A new instance, or a new incarnation of one that is dead."""
+    def start(self, name: str, slots: int, incarnation: int = 1, *, host: str = "", **settings: Any) -> None:
+        """A new instance, or a new incarnation of one that is dead. host: see Node, `host_key`."""
         usual = {"vocab_size": VOCAB, "block_tokens": BLOCK, "max_num_batched_tokens": 64} | self._settings
         chosen = RManagerSettings(instance_id=name, incarnation=incarnation, num_blocks=slots, **usual | settings)
         worker = FakeWorker(name, incarnation, slots, chosen.block_tokens)
-        self.nodes[name] = Node(chosen, Random(self.random.random()), worker)
+        self.nodes[name] = Node(chosen, Random(self.random.random()), worker, host_key=host)
         self._workers[name] = worker
         worker.peers = self._workers
         self._processes.introduce(name)
