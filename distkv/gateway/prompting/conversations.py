@@ -44,8 +44,17 @@ def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conv
     more: Mapping[str, Any] = {"tools": list(map(_plain_tool, how.tools or ())) or None} | (
         how.chat_template_kwargs or {}
     )
-    try:
+
+    def rendered() -> str:
         return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
+
+    try:
+        try:
+            return rendered()
+        except TemplateFailed:
+            if not _leave_out_unfinished(plain):
+                raise
+            return rendered()
     except TemplateFailed as error:
         raise invalid(f"messages: the chat template does not take them: {error}", "messages") from None
 
@@ -82,6 +91,15 @@ def _name_answers(messages: list[dict[str, Any]]) -> None:
             message["name"] = names[message["tool_call_id"]]
 
 
+def _leave_out_unfinished(messages: list[dict[str, Any]]) -> bool:
+    """Whether there were arguments that are no object, which some templates cannot write; they are empty now."""
+    calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    unfinished = [function for function in calls if isinstance(function["arguments"], str)]
+    for function in unfinished:
+        function["arguments"] = {}
+    return bool(unfinished)
+
+
 def _plain_tool(tool: Tool | dict[str, Any]) -> dict[str, Any]:
     """Without what only says how calls are made."""
     if isinstance(tool, dict):
@@ -91,13 +109,16 @@ def _plain_tool(tool: Tool | dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_call(call: ToolCall, param: str) -> dict[str, Any]:
-    """Its arguments are an object, which templates write as they want."""
+    """Its arguments are an object, which templates write as they want; their text where they are no JSON, as those of a
+    call that was cut off: a conversation goes on with it."""
     arguments = call.function.arguments or {}
     if isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             raise invalid(f"{param}.function.arguments: is no JSON object: {error}", param) from None
+        except msgspec.DecodeError:
+            pass
     plain: dict[str, Any] = {"type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
     if call.id is not None:
         plain["id"] = call.id

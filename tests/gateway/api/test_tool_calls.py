@@ -77,6 +77,30 @@ async def test_tools_and_their_messages_reach_the_template(start: Start, calling
     assert (await gateway.post("/tokenize", **body)).json()["tokens"] == expected
 
 
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("{{ arguments|tojson }}", '"{ \\"x\\":"'),
+        ("{% for key, value in arguments|items %}{{ key }}{% endfor %}none", "none"),
+    ],
+)
+async def test_a_call_that_was_cut_off_may_be_sent_back(
+    start: Start, tmp_path: Path, template: str, written: str
+) -> None:
+    """As its text, or without its arguments where the template needs an object."""
+    file = tmp_path / "own.jinja"
+    file.write_text("{% set arguments = messages[0].tool_calls[0].function.arguments %}" + template)
+    gateway = await start(chat_template=str(file))
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{ "x":'}}
+    said = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "no such x", "tool_call_id": "c1"},
+    ]
+    answer = await gateway.post("/tokenize", messages=said)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == (await gateway.post("/tokenize", prompt=written)).json()
+
+
 async def test_calls_and_the_text_before_them(start: Start, calling: Path) -> None:
     gateway = await start(says(*SAID), model=calling)
     whole = (await chat(gateway)).json()
