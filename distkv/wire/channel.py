@@ -12,7 +12,7 @@ import errno
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Generic, Self
 
@@ -31,10 +31,11 @@ from distkv.wire.rejections import Rejections
 from distkv.wire.sockets.connection_limit import ConnectionLimit, descriptors_for_connections
 from distkv.wire.sockets.connection_watch import ConnectionWatch
 from distkv.wire.sockets.flood_guard import FloodGuard
-from distkv.wire.sockets.loop_socket import LoopSocket
+from distkv.wire.sockets.loop_socket import NO_SOURCE, LoopSocket
 from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
 from distkv.wire.sockets.unfinished_messages import UnfinishedMessages
+from distkv.wire.sockets.waiting_messages import Excess
 
 POLITE_LINGER_S = 0.5
 MAX_ANSWER_BYTES = 128 * 2**20
@@ -46,14 +47,16 @@ _ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
 
 class ServerChannel(Generic[Body]):
     """The end that many clients connect to. A client is known by its route, also after it has reconnected. Whoever
-    knows a route can take it over, so a `ClientChannel` chooses a random one for its server alone.
+    knows a route can take it over, so a `ClientChannel` chooses a random one for its server alone. What may wait here
+    is bounded, and who has more is shut: `WaitingMessages`, `UnfinishedMessages`.
 
-    malformed: messages refused since the start. address: where clients really connect to.
+    malformed: messages refused since the start. taken: all that were read, these too. address: where clients really
+    connect to.
     """
 
     def __init__(
         self,
-        socket: LoopSocket,
+        socket: zmq.Socket[bytes],
         address: str,
         inbox: EnvelopeDecoder[Body],
         name: str,
@@ -62,16 +65,16 @@ class ServerChannel(Generic[Body]):
         limit: ConnectionLimit,
     ) -> None:
         self.address = address
-        self.malformed = 0
+        self.malformed = self.taken = 0
         self._inbox = inbox
-        self._socket = socket
+        self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._note_read)
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
         self._guard = guard
         self._answers = FloodGuard(messages=sys.maxsize, size_bytes=MAX_ANSWER_BYTES)
         self._limit = limit
         self._unfinished = UnfinishedMessages(
-            limit.descriptors, max_message_bytes, lambda: not socket.has_waiting(), self._stopped_unfinished
+            limit.descriptors, max_message_bytes, lambda: not self._socket.has_unread(), self._stopped_unfinished
         )
         self._rejections = Rejections()
 
@@ -109,8 +112,7 @@ class ServerChannel(Generic[Body]):
             socket.bind(f"tcp://{join_host_port(host, port or '*')}")
             real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
             _, limit.port = split_host_port(real)
-            loop_socket = LoopSocket(socket, real)
-            return cls(loop_socket, real, inbox, name, max_message_bytes, guard or FloodGuard(), limit)
+            return cls(socket, real, inbox, name, max_message_bytes, guard or FloodGuard(), limit)
         except BaseException as e:
             if limit is not None:
                 limit.close()
@@ -173,8 +175,13 @@ class ServerChannel(Generic[Body]):
         self._socket.send_each(zip(routes, repeat(frame)))
 
     def has_waiting(self) -> bool:
-        """Whether a message is here that was not received yet."""
+        """Whether a message is here that was not received yet. Clients are read in turn."""
         return self._socket.has_waiting()
+
+    @property
+    def num_connections(self) -> int:
+        """How many are open."""
+        return len(self._limit.descriptors)
 
     def close(self) -> None:
         """Stop listening; what was sent before gets a moment to leave."""
@@ -196,11 +203,10 @@ class ServerChannel(Generic[Body]):
 
     def _read(self, frames: list[bytes | memoryview]) -> tuple[bytes, Envelope[Body]] | None:
         """A message as it came; None if it is not to be taken."""
+        self.taken += 1
         route, now_s = bytes(frames[0]), time.monotonic()
         content = frames[1:]
-        count, size_bytes = len(content), sum(map(len, content))
-        self._unfinished.read(self._socket.source, count, size_bytes)
-        if not self._guard.admits(route, size_bytes, now_s, messages=count):
+        if not self._guard.admits(route, sum(map(len, content)), now_s, messages=len(content)):
             self._stop_flood(route, now_s)
             return None
         if self._rejections.is_shut_out(route):
@@ -228,21 +234,34 @@ class ServerChannel(Generic[Body]):
             is_shut = shut_down(self._socket.source, received=self._guard.bar(route, now_s))
             _report_shut(self.address, is_shut)
 
-    def _stopped_unfinished(self) -> None:
-        """A connection was shut because of a message that is too long and did not end."""
+    def _stop_excess(self, excess: Excess) -> None:
+        """Too much waits of a route: take nothing of it, and shut the connection it came by."""
         self.malformed += 1
+        self._guard.bar(excess.sender, time.monotonic())
+        _report_shut(self.address, shut_down(excess.source, received=excess.size_bytes))
+
+    def _note_read(self, source: int, frames: Sequence[bytes | memoryview]) -> None:
+        self._unfinished.read(source, len(frames), sum(map(len, frames)))
+
+    def _stopped_unfinished(self, descriptor: int) -> None:
+        """A connection was shut because of a message that is too long and did not end, or of far too many."""
+        self.malformed += 1
+        if (route := self._socket.drop(descriptor)) is not None:
+            self._guard.bar(route, time.monotonic())
         _report_shut(self.address, True)
 
 
 class ClientChannel(Generic[Body]):
-    """The end that connects to one server, and reconnects by itself when the connection drops.
+    """The end that connects to one server, and reconnects by itself when the connection drops. What may wait here of
+    the server is bounded as in `ServerChannel`: with more the connection is shut.
 
     connected: whether the server is there now. malformed: messages refused since the start.
     """
 
     def __init__(
         self,
-        socket: LoopSocket,
+        socket: zmq.Socket[bytes],
+        address: str,
         watch: ConnectionWatch,
         inbox: EnvelopeDecoder[Body],
         max_message_bytes: int,
@@ -250,10 +269,10 @@ class ClientChannel(Generic[Body]):
         self.malformed = 0
         self._inbox = inbox
         self._max_message_bytes = max_message_bytes
-        self._socket = socket
+        self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._note_read)
         self._watch = watch
         self._unfinished = UnfinishedMessages(
-            watch.descriptors, max_message_bytes, lambda: not socket.has_waiting(), self._stopped_unfinished
+            watch.descriptors, max_message_bytes, lambda: not self._socket.has_unread(), self._stopped_unfinished
         )
 
     @classmethod
@@ -285,7 +304,7 @@ class ClientChannel(Generic[Body]):
             socket.set(zmq.RECONNECT_IVL_MAX, round(longest_retry_s * 1000))
             watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
             socket.connect(f"tcp://{join_host_port(host, port)}")
-            return cls(LoopSocket(socket, address), watch, inbox, max_message_bytes)
+            return cls(socket, address, watch, inbox, max_message_bytes)
         except BaseException as e:
             if watch is not None:
                 watch.close()
@@ -326,8 +345,6 @@ class ClientChannel(Generic[Body]):
         return None if frames is None else self._decode(frames)
 
     def _decode(self, frames: list[bytes | memoryview]) -> Envelope[Body]:
-        for descriptor in self._watch.descriptors:
-            self._unfinished.read(descriptor, len(frames), sum(map(len, frames)))
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
@@ -337,9 +354,19 @@ class ClientChannel(Generic[Body]):
             error.request_id = request_id(frames[0])
             raise
 
-    def _stopped_unfinished(self) -> None:
-        """The connection was shut because of a message that is too long and did not end."""
+    def _note_read(self, _: int, frames: Sequence[bytes | memoryview]) -> None:
+        for descriptor in self._watch.descriptors:
+            self._unfinished.read(descriptor, len(frames), sum(map(len, frames)))
+
+    def _stop_excess(self, _: Excess) -> None:
+        """Too much of the server waits: shut the connection, also where another is there by now; it comes again."""
         self.malformed += 1
+        _report_shut(self._socket.name, any([shut_down(one) for one in self._watch.descriptors]))
+
+    def _stopped_unfinished(self, _: int) -> None:
+        """The connection was shut because of a message that is too long and did not end, or of far too many."""
+        self.malformed += 1
+        self._socket.drop(NO_SOURCE)
         _report_shut(self._socket.name, True)
 
     def close(self) -> None:

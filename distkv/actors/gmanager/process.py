@@ -39,6 +39,10 @@ MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
 TICK_REST_S = 0.005
 """Among thousands somebody is due to be looked at every moment."""
+READ_FIRST_S = 0.2
+READ_FIRST_TURNS = 4
+"""Where messages always wait, time passes after so long, and so many messages for each connection: they are read in
+turn, so that of each that had something to say something was read."""
 
 
 class GManagerActor:
@@ -66,6 +70,7 @@ class GManagerActor:
         self._validates = config.validate_state
         self._no_addresses = LineLimit()
         self._unsent = UnsentMessages()
+        self._reads_first_since: tuple[float, int] | None = None
         self._alarm = Alarm(clock, self._core.next_deadline, self.tick, TICK_REST_S)
 
     async def serve(self) -> None:
@@ -77,10 +82,19 @@ class GManagerActor:
         await self._alarm.run()
 
     def tick(self) -> None:
-        """Time has come for something, unless messages wait to be read: then they are first."""
-        if not self._server.has_waiting():
+        """Time has come for something. If messages wait to be read they are first, or some of everybody where there is
+        no end of them."""
+        if not self._server.has_waiting() or self._has_read_of_all():
+            self._reads_first_since = None
             self._handle(Tick(), "")
             self._alarm.check()
+
+    def _has_read_of_all(self) -> bool:
+        now, taken = self._clock.now(), self._server.taken
+        if self._reads_first_since is None:
+            self._reads_first_since = now, taken
+        since, taken_before = self._reads_first_since
+        return now - since >= READ_FIRST_S and taken - taken_before >= READ_FIRST_TURNS * self._server.num_connections
 
     def close(self) -> None:
         """Send no more, and write the lines that wait."""

@@ -86,7 +86,8 @@ class GManager:
     def handle(self, event: GManagerRequested | Tick, now: float) -> list[GManagerCommand]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order.
 
-        A `Tick` says that the inbox was found empty: who is silent then has really said nothing.
+        A `Tick` says that the inbox was found empty, or that something of everybody was read who has something there:
+        who is silent then has really said nothing.
         """
         self._time.advance(now)
         if isinstance(event, GManagerRequested):

@@ -44,7 +44,7 @@ class FloodGuard:
         return route in self._flooding
 
     def bar(self, route: bytes, now_s: float) -> int:
-        """Admit nothing of a flooding route for BARRED_S; returns how many bytes it has sent of late."""
+        """Admit nothing of a route for BARRED_S; returns how many bytes were taken of it in this QUOTA_S."""
         self._flooding.discard(route)
         self._barred[route] = now_s + BARRED_S
-        return self._sent[route][1]
+        return self._sent.get(route, (0, 0))[1]

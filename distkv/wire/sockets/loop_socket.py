@@ -4,6 +4,9 @@ ZeroMQ's descriptor only says that something may have happened, and any call on 
 whoever waits for a message has found none since the last sign, and while somebody waits, what happened is asked for
 after every other call. That rule is kept here and nowhere else. Who does not wait asks for nothing: asking costs as
 much as a message.
+
+A receiver that finds more than it can take in a turn reads as much as comes in the next one, and takes it later: see
+`WaitingMessages`.
 """
 
 from __future__ import annotations
@@ -12,15 +15,17 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 import zmq
 
 from distkv.errors import LinkClosed
+from distkv.wire.sockets.waiting_messages import Excess, WaitingLimit, WaitingMessages
 
 _TURN_S = 0.002
 """A receiver that always finds a message lets the loop's other tasks run after so long."""
+_MOST_AHEAD_S = 0.05
+"""It then reads ahead, a turn at a time, for as long as it took messages, and no longer than this."""
 # Plain numbers: combining the library's enums makes a new one each time, twice for every message.
 _IN = int(zmq.POLLIN)
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
@@ -43,11 +48,22 @@ class LoopSocket:
     source: of a ROUTER, the descriptor of the connection by which the last message came, as it was then, or NO_SOURCE.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        name: str,
+        limit: WaitingLimit | None = None,
+        on_excess: Callable[[Excess], None] = lambda _: None,
+        on_read: Callable[[int, list[bytes | memoryview]], None] = lambda _source, _frames: None,
+    ) -> None:
+        """limit: on what was read ahead; who exceeds it is told to `on_excess`. on_read: is called with the source and
+        the frames, without the route, of what is read of ZeroMQ, before it is received."""
         self.name = name
         self.source = NO_SOURCE
         self._socket = socket
         self._has_routes = socket.get(zmq.TYPE) == zmq.ROUTER
+        self._on_read = on_read
+        self._ahead = WaitingMessages(self._has_routes, limit or WaitingLimit(), on_excess)
         self._rest_of: list[bytes | memoryview] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._delivery: _Delivery | None = None
@@ -60,9 +76,12 @@ class LoopSocket:
     async def recv(self) -> list[bytes | memoryview]:
         """The frames of the next message, or of a piece of it, long ones where ZeroMQ has put them. Cancelling loses
         nothing. Raises LinkClosed once closed here."""
-        if time.monotonic() >= self._turn_ends_s:
+        if (late_s := time.monotonic() - self._turn_ends_s) >= 0:
             # A sender that never pauses must not keep the loop from its other tasks.
             await asyncio.sleep(0)
+            behind_s = late_s + _TURN_S
+            while (behind_s := self._read_ahead(behind_s)) > 0:  # noqa: ASYNC110 - it is what reads
+                await asyncio.sleep(0)
             self._turn_ends_s = time.monotonic() + _TURN_S
         while (frames := self.recv_now()) is None:
             self._waiter = self._loop.create_future()
@@ -88,6 +107,8 @@ class LoopSocket:
         """The frames of the next message if it is here already, else None. Raises LinkClosed once closed here."""
         if self._closed:
             raise self._is_closed()
+        if self._ahead:
+            return self._take_ahead()
         try:
             return self._receive()
         except zmq.Again:
@@ -130,6 +151,10 @@ class LoopSocket:
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""
+        return bool(self._ahead) or self.has_unread()
+
+    def has_unread(self) -> bool:
+        """Whether ZeroMQ has a message that was not read yet, neither received nor ahead."""
         if self._closed:
             return False
         is_here = bool(int(self._socket.get(_EVENTS)) & _IN)
@@ -137,12 +162,18 @@ class LoopSocket:
             self._wake()
         return is_here
 
+    def drop(self, source: int) -> bytes | None:
+        """Take no more of the route by which too much came, by a connection that was shut, until all that is here was
+        read; returns it if it is known. What was read ahead is still received."""
+        return self._ahead.drop(source)
+
     def close(self, linger_s: float) -> None:
         """Close; messages handed over before get `linger_s` to leave. Waiting receivers get LinkClosed."""
         if self._closed:
             return
         self._closed = True
         self._loop.remove_reader(self._fd)
+        self._ahead.clear()
         self._socket.close(linger=round(linger_s * 1000))
         self._wake()
 
@@ -168,6 +199,7 @@ class LoopSocket:
                 self.source = NO_SOURCE
         if part.more:
             self._rest_of = frames[: int(self._has_routes)]
+        self._on_read(self.source, frames[int(self._has_routes) :])
         return frames
 
     def _pass_over(self, route: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -177,31 +209,61 @@ class LoopSocket:
             parts += 1
         if not has_more:
             self._rest_of = None
-        return [*route, *repeat(b"", parts)]
+        empty: list[bytes | memoryview] = [b""] * parts
+        self._on_read(self.source, empty)
+        return [*route, *empty]
+
+    def _take_ahead(self) -> list[bytes | memoryview]:
+        frames, self.source = self._ahead.take()
+        return frames
+
+    def _read_ahead(self, behind_s: float) -> float:
+        """Read what ZeroMQ has, for a turn at most, into this process' own memory, where it is counted. behind_s: for
+        how long messages were taken meanwhile; returns what is left of it."""
+        began_s = time.monotonic()
+        while not self._closed:
+            try:
+                frames = self._receive()
+            except zmq.Again:
+                self._ahead.forgive()
+                return 0.0
+            self._ahead.put(frames, self.source)
+            if (read_s := time.monotonic() - began_s) >= _TURN_S:
+                return min(behind_s, _MOST_AHEAD_S) - read_s
+        return 0.0
 
     def _hand_over(self) -> None:
         """Deliver what is here, for no longer than a turn; the rest of it follows when others have had theirs."""
         if (delivery := self._delivery) is None:
             return
         delivery.is_idle = False
-        ends_s = time.monotonic() + _TURN_S
         try:
-            while not delivery.ended.done():
-                if self._closed:
-                    raise self._is_closed()
-                try:
-                    frames = self._receive()
-                except zmq.Again:
-                    delivery.is_idle = True
-                    break
-                delivery.take(frames)
-                if time.monotonic() >= ends_s:
-                    self._loop.call_soon(self._hand_over)
-                    break
+            if delivery.behind_s > 0:
+                delivery.behind_s = self._read_ahead(delivery.behind_s)
+            if delivery.behind_s > 0:
+                self._loop.call_soon(self._hand_over)
+            else:
+                self._take_some(delivery)
             delivery.rest()
         except Exception as error:
             if not delivery.ended.done():
                 delivery.ended.set_exception(error)
+
+    def _take_some(self, delivery: _Delivery) -> None:
+        began_s = time.monotonic()
+        while not delivery.ended.done():
+            if self._closed:
+                raise self._is_closed()
+            try:
+                frames = self._take_ahead() if self._ahead else self._receive()
+            except zmq.Again:
+                delivery.is_idle = True
+                return
+            delivery.take(frames)
+            if (taken_s := time.monotonic() - began_s) >= _TURN_S:
+                delivery.behind_s = taken_s
+                self._loop.call_soon(self._hand_over)
+                return
 
     def _signalled(self) -> None:
         """The descriptor is readable, until somebody asks what happened; a reader does that by reading."""
@@ -235,12 +297,14 @@ class LoopSocket:
 
 @dataclass(slots=True)
 class _Delivery:
-    """Who takes messages. is_idle: there were none since the last sign."""
+    """Who takes messages. is_idle: there were none since the last sign. behind_s: for how long some were taken since
+    the last were read ahead."""
 
     take: Callable[[list[bytes | memoryview]], None]
     rest: Callable[[], None]
     ended: asyncio.Future[None]
     is_idle: bool = False
+    behind_s: float = 0.0
 
 
 def _content(part: zmq.Frame) -> bytes | memoryview:

@@ -11,7 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from distkv.actors.event_lines import BURST_LINES
-from distkv.actors.gmanager.process import MAX_MEMBER_BYTES, GManagerActor, run
+from distkv.actors.gmanager.process import (
+    MAX_MEMBER_BYTES,
+    READ_FIRST_S,
+    READ_FIRST_TURNS,
+    GManagerActor,
+    run,
+)
 from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.silence import ATTENTIVE_STEP_S
@@ -95,6 +101,7 @@ class FullInbox:
     """A channel with messages that nobody has read yet, until `is_empty`."""
 
     is_empty = False
+    taken, num_connections = 0, 2
 
     def has_waiting(self) -> bool:
         return not self.is_empty
@@ -104,6 +111,9 @@ class FullInbox:
 
     def encoded(self, envelope: Envelope[Any]) -> Any:
         return envelope.body
+
+    def send(self, route: bytes, envelope: Envelope[Any]) -> bool:
+        return True
 
     def send_to_all(self, routes: Any, frame: Any) -> None:
         pass
@@ -145,6 +155,27 @@ async def test_silence_is_judged_only_when_nothing_waits_to_be_read() -> None:
             clock.advance(ATTENTIVE_STEP_S)
             actor.tick()
     assert [line["state"] for line in lines] == ["dead"]
+    actor.close()
+
+
+async def test_silence_is_judged_where_messages_come_without_an_end() -> None:
+    """Once of everybody who had something to say something was read."""
+    clock, inbox = ManualClock(5.0), FullInbox()
+    server: Any = inbox
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
+    await actor.serve()
+    with capture_logs() as lines:
+        for _ in range(int(2 * GManagerConfig().membership.dead_after_s / ATTENTIVE_STEP_S)):
+            clock.advance(ATTENTIVE_STEP_S)
+            inbox.taken = READ_FIRST_TURNS * inbox.num_connections - 1
+            actor.tick()
+        assert not lines
+        for _ in range(int((2 * GManagerConfig().membership.dead_after_s + READ_FIRST_S) / ATTENTIVE_STEP_S)):
+            clock.advance(ATTENTIVE_STEP_S)
+            actor._take(b"stranger", EnvelopeFactory("b").wrap(tg.Locate(request_id="r")))
+            inbox.taken += READ_FIRST_TURNS * inbox.num_connections
+            actor.tick()
+    assert "dead" in [line["state"] for line in lines]
     actor.close()
 
 

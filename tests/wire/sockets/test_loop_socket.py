@@ -11,6 +11,8 @@ import zmq
 from distkv.errors import LinkClosed
 from distkv.wire.sockets import loop_socket
 from distkv.wire.sockets.loop_socket import MAX_PARTS, LoopSocket
+from distkv.wire.sockets.waiting_messages import Excess, WaitingLimit
+from tests.waiting import until
 
 MESSAGES = 500
 COST_S = 0.0005
@@ -181,6 +183,45 @@ async def test_who_is_delivered_to_misses_nothing_and_lets_others_run(monkeypatc
         await asyncio.wait((delivering,))
         theirs.send(b"later")
         assert await asyncio.wait_for(end.recv(), 20) == [b"later"]
+        end.close(0)
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_who_takes_too_slowly_reads_ahead_and_is_told_who_sends_too_much(
+    monkeypatch: pytest.MonkeyPatch, delivered: bool
+) -> None:
+    """However slowly: one message in a turn, and hundreds wait. The one that sends little is not behind it."""
+    taker = Taker(cost_s=1.0)
+    told: list[Excess] = []
+    read: list[int] = []
+    monkeypatch.setattr(loop_socket, "time", SimpleNamespace(monotonic=lambda: taker.now_s))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as ours, context.socket(zmq.DEALER) as many:
+        port = ours.bind_to_random_port("tcp://127.0.0.1")
+        many.set(zmq.IDENTITY, b"many")
+        many.connect(f"tcp://127.0.0.1:{port}")
+        end = LoopSocket(
+            ours,
+            "h",
+            limit=WaitingLimit(frames=MESSAGES // 2),
+            on_excess=told.append,
+            on_read=lambda _, frames: read.append(len(frames)),
+        )
+        for index in range(MESSAGES):
+            many.send(b"%d" % index)
+
+        async def receive() -> None:
+            while True:
+                taker.take(await end.recv())
+
+        await until(lambda: len(read) or ours.poll(0))
+        taking = asyncio.create_task(end.deliver(taker.take, taker.rest) if delivered else receive())
+        await until(lambda: told)
+        assert [one.sender for one in told] == [b"many"]
+        assert len(taker.taken) < MESSAGES // 2 < len(read)
+        await until(lambda: len(taker.taken) > MESSAGES // 2)
+        assert taker.taken[: MESSAGES // 2] == [b"%d" % index for index in range(MESSAGES // 2)]
+        taking.cancel()
+        await asyncio.wait((taking,))
         end.close(0)
 
 

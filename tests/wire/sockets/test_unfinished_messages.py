@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from distkv.wire.sockets import unfinished_messages
+from distkv.wire.sockets import reading_pace, unfinished_messages
 from distkv.wire.sockets.unfinished_messages import HEADER_BYTES, ROUND_S, SLICES, UnfinishedMessages
 
 MESSAGE_BYTES = 1000
@@ -38,13 +38,15 @@ class Watched:
         self._watch._look_at(self._far.fileno())
         return self.shut
 
-    def _note(self) -> None:
+    def _note(self, descriptor: int) -> None:
+        assert descriptor == self._far.fileno()
         self.shut += 1
 
 
 @pytest.fixture
 async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
     monkeypatch.setattr(unfinished_messages, "INEXACT_BYTES", 0)
+    monkeypatch.setattr(unfinished_messages, "LEAST_BYTES", 0)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as near,
@@ -91,11 +93,45 @@ async def test_what_waits_for_a_process_that_stood_still_does_not_count(watched:
     assert watched.look() == 1
 
 
+async def test_where_something_waits_one_that_sends_far_more_than_is_read_is_shut(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_pace, "LEAST_BEHIND_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(reading_pace, "QUOTA_MESSAGES", 10)
+    monkeypatch.setattr(reading_pace, "MOST_UNREAD_FRAMES", 200)
+    watched.waits = True
+    watched.send(20 * LIMIT_BYTES)
+    watched.take(20 * LIMIT_BYTES)
+    assert not watched.look(), "nothing was read yet"
+    watched.read(frames=10, size_bytes=LIMIT_BYTES)
+    assert not watched.look(), "what is left is not so many as long as these"
+    watched.read(frames=10, size_bytes=10)
+    assert watched.look() == 1
+
+
+async def test_of_all_that_begin_much_those_that_begin_most_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many that the others may go on."""
+    begun = {3: 5 * LIMIT_BYTES // 10, 4: 9 * LIMIT_BYTES // 10, 5: 8 * LIMIT_BYTES // 10, 6: 0}
+    shut: list[int] = []
+    monkeypatch.setattr(unfinished_messages, "INEXACT_BYTES", 0)
+    monkeypatch.setattr(unfinished_messages, "LEAST_BYTES", 1)
+    monkeypatch.setattr(unfinished_messages, "MOST_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(unfinished_messages, "received_bytes", begun.__getitem__)
+    monkeypatch.setattr(unfinished_messages, "waiting_bytes", lambda _: 0)
+    monkeypatch.setattr(unfinished_messages, "shut_down", lambda _, received: True)
+    watch = UnfinishedMessages(begun, MESSAGE_BYTES, lambda: True, shut.append)
+    for _ in range(len(begun) + 1):
+        watch.close()
+        watch._look()
+    watch.close()
+    assert shut == [4, 5]
+
+
 async def test_a_round_takes_no_longer_when_connections_close_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes then would be looked at a round later than it should."""
     monkeypatch.setattr(unfinished_messages, "received_bytes", lambda descriptor: 0)
     connections = set(range(1000))
-    watch = UnfinishedMessages(connections, MESSAGE_BYTES, lambda: True, lambda: None)
+    watch = UnfinishedMessages(connections, MESSAGE_BYTES, lambda: True, lambda _: None)
     watch.close()
     watch._look()
     watch.close()
@@ -112,7 +148,7 @@ async def test_a_round_looks_at_every_connection_once(monkeypatch: pytest.Monkey
     """In slices, none of which is much longer than the others."""
     asked: list[int] = []
     monkeypatch.setattr(unfinished_messages, "received_bytes", lambda descriptor: asked.append(descriptor) or 0)
-    watch = UnfinishedMessages(range(1000), MESSAGE_BYTES, lambda: True, lambda: None)
+    watch = UnfinishedMessages(range(1000), MESSAGE_BYTES, lambda: True, lambda _: None)
     longest = 0
     while len(asked) < 1000:
         before = len(asked)
