@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 
 from distkv.errors import ConfigError
 
@@ -38,6 +39,18 @@ def join_host_port(host: str, port: int | str) -> str:
     """The reverse of `split_host_port`; IPv6 hosts get their brackets, unless they have them."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def needs_ipv6(host: str) -> bool:
+    """Whether only IPv6 can listen there: at an address of that kind, or a name that has no other; not of a name that
+    is not known. To look it up may take seconds."""
+    if ":" in host:
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(family == socket.AF_INET6 for family, *_ in found)
 
 
 def _plain(host: str) -> str:

@@ -10,14 +10,13 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
-from typing import Any
 
 import structlog
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.log.line_limit import LineLimit
-from distkv.wire.address import join_host_port, port_hint, split_host_port
+from distkv.wire.address import join_host_port, needs_ipv6, port_hint, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal
 from distkv.wire.links.memory.pool_memory import Pool, host_key
@@ -69,8 +68,8 @@ class SocketListener:
         self._unix_name = f"distkv-link-{secrets.token_hex(16)}"
         try:
             with ExitStack() as undo:
-                family, where = _listening_at(host, port)
-                far = undo.enter_context(socket.create_server(where, family=family, backlog=MAX_PENDING))
+                family = socket.AF_INET6 if needs_ipv6(host) else socket.AF_INET
+                far = undo.enter_context(socket.create_server((host, port), family=family, backlog=MAX_PENDING))
                 near = undo.enter_context(socket.socket(socket.AF_UNIX))
                 near.bind(f"\0{self._unix_name}")
                 near.listen(MAX_PENDING)
@@ -192,10 +191,3 @@ class SocketListener:
     def _forget(self, fd: int) -> _Pending:
         self._poll.unregister(fd)
         return self._pending.pop(fd)
-
-
-def _listening_at(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """The family of an address or a name, and what to bind to: of a name that has both kinds of addresses, IPv4."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
-    return family, where
