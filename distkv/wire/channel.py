@@ -74,7 +74,11 @@ class ServerChannel(Generic[Body]):
         self._answers = FloodGuard(messages=sys.maxsize, size_bytes=MAX_ANSWER_BYTES)
         self._limit = limit
         self._unfinished = UnfinishedMessages(
-            limit.descriptors, max_message_bytes, lambda: not self._socket.has_unread(), self._stopped_unfinished
+            limit.descriptors,
+            max_message_bytes,
+            lambda: not self._socket.has_unread(),
+            self._stopped_unfinished,
+            limit.heard,
         )
         self._rejections = Rejections()
 

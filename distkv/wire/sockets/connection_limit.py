@@ -1,7 +1,8 @@
 """A bound on the connections to a listening socket, so that a process keeps descriptors for its own work.
 
 ZeroMQ has no such bound. A connection accepted beyond the limit costs the oldest one by which nothing was said yet, or
-is shut itself. Cost per connection: constant, since none that has spoken is looked at twice.
+else the one by which nothing was said for longest, if that is UNHEARD_S; where all speak it is shut itself, so that
+none is shut for one that comes back. Cost per connection: constant, since none that has spoken is looked at twice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from distkv.wire.sockets.tcp_connection import received_bytes, shut_down
 
 GREETING_BYTES = 512
 """More than a greeting, a handshake and an identity take, and less than any message and these."""
+UNHEARD_S = 10.0
+"""Clients that wait for something, and instances, speak every second or two."""
 REPORT_S = 10.0
 
 _log = structlog.get_logger()
@@ -33,18 +36,24 @@ def descriptors_for_connections() -> int:
 class ConnectionLimit:
     """Keeps the connections to `socket`, which listens at `port`, at `most`. Create it before `bind`, under the loop.
 
-    descriptors: of the connections that are open, as far as they are known.
+    descriptors: of the connections that are open, as far as they are known, the one longest unheard first, with the
+    time when it was heard.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
         self.port: int | None = None
         self._most = most
         self._reported_s = -REPORT_S
-        self.descriptors: set[int] = set()
+        self.descriptors: dict[int, float] = {}
         self._maybe_silent: dict[int, None] = {}
         self._monitor = Monitor(socket, _EVENTS, self._follow)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(REPORT_S, self._look)
+
+    def heard(self, descriptor: int) -> None:
+        """Something has come by this connection of late."""
+        if self.descriptors.pop(descriptor, None) is not None:
+            self.descriptors[descriptor] = time.monotonic()
 
     def close(self) -> None:
         """Limit no more."""
@@ -63,26 +72,29 @@ class ConnectionLimit:
 
     def _follow(self, event: int, descriptor: int) -> None:
         self._maybe_silent.pop(descriptor, None)
+        self.descriptors.pop(descriptor, None)
         if event == zmq.Event.DISCONNECTED:
-            self.descriptors.discard(descriptor)
             return
         self._maybe_silent[descriptor] = None
-        self.descriptors.add(descriptor)
+        self.descriptors[descriptor] = time.monotonic()
         if len(self.descriptors) > self._most:
             if self._may_report():
                 _log.warning("too many connections", port=self.port, limit=self._most)
             self._shut_one(newest=descriptor)
 
     def _shut_one(self, newest: int) -> None:
-        while self._maybe_silent:
-            oldest = next(iter(self._maybe_silent))
+        while (oldest := next(iter(self._maybe_silent))) != newest:
             del self._maybe_silent[oldest]
-            if received_bytes(oldest) < GREETING_BYTES:
-                self.descriptors.discard(oldest)
-                if shut_down(oldest, port=self.port):
-                    return
-        self.descriptors.discard(newest)
-        shut_down(newest, port=self.port)
+            if received_bytes(oldest) < GREETING_BYTES and self._shut(oldest):
+                return
+        longest_unheard = next(iter(self.descriptors))
+        if time.monotonic() - self.descriptors[longest_unheard] < UNHEARD_S or not self._shut(longest_unheard):
+            del self._maybe_silent[newest]
+            self._shut(newest)
+
+    def _shut(self, descriptor: int) -> bool:
+        self.descriptors.pop(descriptor, None)
+        return shut_down(descriptor, port=self.port)
 
     def _may_report(self) -> bool:
         now_s = time.monotonic()

@@ -2,9 +2,9 @@
 
 There is no receive high-water mark. A ZeroMQ connection whose reader's queue is full stops its input, and a `PING`
 behind it, a heartbeat of its own or a reconnect then abort the process (libzmq 3937, 4364, 4767): a stranger's bytes
-could end a daemon. So ZeroMQ's thread always reads, also while Python does not, and who sends more than is read is found
-and shut: `FloodGuard`, `WaitingMessages`, `UnfinishedMessages`. There are no ZMTP heartbeats either: the kernel finds
-what is cut off.
+could end a daemon. So ZeroMQ's thread always reads, also while Python does not, and who sends more than is read is
+found and shut: `FloodGuard`, `WaitingMessages`, `UnfinishedMessages`. There are no ZMTP heartbeats either: the kernel
+finds what is cut off.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class UnfinishedMessages:
     under the loop.
 
     connections: descriptors of those that are open. nothing_waits: whether all that is complete was read. on_shut is
-    called with one that was shut. Cost per message: one entry of a dict; per connection and round: one question to the
-    kernel.
+    called with one that was shut, on_heard with one by which something came since the last round. Cost per message: one
+    entry of a dict; per connection and round: one question to the kernel.
     """
 
     def __init__(
@@ -42,13 +42,15 @@ class UnfinishedMessages:
         max_message_bytes: int,
         nothing_waits: Callable[[], bool],
         on_shut: Callable[[int], None],
+        on_heard: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._connections = connections
         # One message that is not complete, and before it one that ZeroMQ's thread is about to hand over.
         self._most_bytes = 2 * max_message_bytes + INEXACT_BYTES
         self._nothing_waits = nothing_waits
-        self._on_shut = on_shut
+        self._on_shut, self._on_heard = on_shut, on_heard
         self._read: dict[int, tuple[int, int]] = {}  # bytes and frames
+        self._received: dict[int, int] = {}
         self._pace = ReadingPace()
         self._begun_bytes: dict[int, int] = {}  # in this round
         self._to_look_at: list[int] = []
@@ -80,6 +82,9 @@ class UnfinishedMessages:
 
     def _look_at(self, descriptor: int) -> None:
         received = received_bytes(descriptor)
+        if received != self._received.get(descriptor):
+            self._received[descriptor] = received
+            self._on_heard(descriptor)
         read_bytes, read_frames = self._read.get(descriptor, (0, 0))
         # More was read than came where headers were shorter, or where the descriptor was another connection's before.
         read_bytes = min(received, read_bytes)

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -21,7 +22,11 @@ from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive
+from distkv.wire.sockets import connection_limit
+from distkv.wire.sockets.connection_limit import GREETING_BYTES, UNHEARD_S
 from distkv.wire.sockets.options import MAX_SOCKETS, shared_context
+from distkv.wire.sockets.tcp_connection import received_bytes
+from tests.waiting import until
 from tests.wire.channels.abort_recipes import handshaken
 
 DEADLINE_S = 20.0
@@ -62,10 +67,43 @@ async def test_silent_connections_are_shut_for_new_ones_and_those_that_speak_sta
                 client.abort()
 
 
+async def test_those_that_have_spoken_once_are_shut_for_new_ones_and_those_that_speak_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only after a while: where all speak, the new one goes, or each that is shut would come again for another."""
+    now_s, lost = 100.0, []
+    monkeypatch.setattr(connection_limit, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with ServerChannel[Control].bind("tcp://127.0.0.1:0", CAPTURE, max_connections=MOST) as server:
+        port, limit = int(server.address.rsplit(":", 1)[1]), server._limit
+        with contextlib.ExitStack() as stack, capture_logs():
+            once = [stack.enter_context(await asyncio.to_thread(handshaken, port)) for _ in range(MOST - 1)]
+            for stranger in once:
+                stranger.sendall(bytes((0, 255)) + bytes(255))
+                stranger.sendall(bytes((0, 255)) + bytes(255))
+            speaking = ClientChannel.connect(server.address, CAPTURE, on_disconnected=lambda: lost.append(0))
+            for _ in range(8):
+                await heard(server, speaking)
+            await until(lambda: all(received_bytes(one) > GREETING_BYTES for one in limit.descriptors))
+            looked_at = server._unfinished._received
+            await until(lambda: all(looked_at.get(one) == received_bytes(one) for one in limit.descriptors))
+            refused = stack.enter_context(await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port)))
+            await until(lambda: is_shut(refused))
+            now_s += UNHEARD_S
+            await heard(server, speaking)
+            await until(lambda: limit.descriptors[list(limit.descriptors)[-1]] == now_s)
+            late = ClientChannel.connect(server.address, CAPTURE)
+            await heard(server, late)
+            assert sum(is_shut(one) for one in once) == 1 and not lost
+            speaking.abort()
+            late.abort()
+
+
 def is_shut(stranger: socket.socket) -> bool:
     stranger.setblocking(False)
     try:
-        return stranger.recv(1) == b""
+        while found := stranger.recv(4096):
+            pass
+        return found == b""
     except BlockingIOError:
         return False
     except ConnectionResetError:
