@@ -21,7 +21,7 @@ import zmq
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage, WireError
-from distkv.wire.address import join_host_port, port_hint, split_host_port
+from distkv.wire.address import join_host_port, needs_ipv6, port_hint, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import clipped
@@ -105,7 +105,7 @@ class ServerChannel(Generic[Body]):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
         host, port = split_host_port(address)
         check_bind(host, insecure)
-        socket = open_socket(zmq.ROUTER, ipv6=":" in host)
+        socket = open_socket(zmq.ROUTER, ipv6=needs_ipv6(host))
         limit: ConnectionLimit | None = None
         try:
             limit = ConnectionLimit(socket, max_connections or descriptors_for_connections())

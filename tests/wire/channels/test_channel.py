@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
 from distkv.errors import ConfigError, LinkClosed
+from distkv.wire import channel
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -21,7 +23,7 @@ from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
-from distkv.wire.sockets.options import CUT_OFF_S
+from distkv.wire.sockets.options import CUT_OFF_S, open_socket
 from tests.waiting import DEADLINE_S, soon, until
 from tests.wire.channels.strangers import stranger_at
 
@@ -236,6 +238,21 @@ async def test_ipv6(envelopes: EnvelopeFactory) -> None:
         assert server.address.startswith("tcp://[::1]:")
         client.send(envelopes.wrap(KeepAlive()))
         await soon(server.recv())
+
+
+@pytest.mark.parametrize("needs", [True, False])
+async def test_a_name_is_listened_at_by_the_addresses_that_it_has(needs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+
+    def note(kind: int, ipv6: bool) -> Any:
+        opened.append(ipv6)
+        return open_socket(kind, ipv6)
+
+    monkeypatch.setattr(channel, "needs_ipv6", lambda host: needs)
+    monkeypatch.setattr(channel, "open_socket", note)
+    with pytest.raises(ConfigError):
+        ServerChannel.bind("tcp://no.such.host:0", CAPTURE, insecure=True)
+    assert opened == [needs]
 
 
 async def test_a_taken_port_is_named(server: ServerChannel[Control]) -> None:
