@@ -7,6 +7,7 @@ graph looks like.
 from __future__ import annotations
 
 import threading
+import time
 
 import structlog
 
@@ -15,16 +16,21 @@ from distkv.engine.attention.direct_serving import DirectServing
 from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
 from distkv.kernels.mailbox import MailStatus
+from distkv.log.line_limit import LineLimit
 from distkv.wire.links import LinkListener, Pool, Registration, Registrations, TensorLink, attach, deny, serve_read
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attach, Attend, AttendPlan, ReadBlocks, SlotsQuery
 
 ACCEPT_S = 1.0
 IDLE_S = 60.0
+MAX_LINKS = 32
+"""Of one peer: several times what its worker opens for its micro-batches, its fetches and its pulls. Each takes a
+thread and some descriptors."""
 
 
 class LinkServer:
-    """`run` is the listener's thread; it starts one more per link."""
+    """`run` is the listener's thread; it starts one more per link. A peer that has MAX_LINKS loses the oldest for the
+    next one: of a worker whose links were cut off without a word it is one of those."""
 
     def __init__(
         self,
@@ -41,6 +47,8 @@ class LinkServer:
         self._memory = memory
         self._counters = Counters()
         self._lock = threading.Lock()
+        self._too_many = LineLimit()
+        self._links: dict[str, dict[TensorLink, None]] = {}
         self._log = structlog.get_logger()
 
     @property
@@ -54,11 +62,34 @@ class LinkServer:
             link = self._listener.accept(ACCEPT_S)
             if link is None:
                 continue
+            self._add(link)
             try:
                 threading.Thread(target=self._serve, args=(link,), name=f"serve {link.peer}", daemon=True).start()
             except RuntimeError as error:  # the system gives no more of them
                 self._log.warning("a tensor link could not be accepted", peer=link.peer, problem=str(error))
+                self._remove(link)
                 link.abort()
+
+    def _add(self, link: TensorLink) -> None:
+        with self._lock:
+            links = self._links.setdefault(link.peer, {})
+            oldest = next(iter(links)) if len(links) >= MAX_LINKS else None
+            if oldest is not None:
+                del links[oldest]
+            links[link] = None
+        if oldest is not None:
+            oldest.abort()
+            if (left_out := self._too_many.admit(time.monotonic())) is not None:
+                self._log.warning(
+                    "a peer opened too many tensor links", peer=link.peer, limit=MAX_LINKS, left_out=left_out
+                )
+
+    def _remove(self, link: TensorLink) -> None:
+        with self._lock:
+            links = self._links.get(link.peer, {})
+            links.pop(link, None)
+            if not links:
+                self._links.pop(link.peer, None)
 
     def _serve(self, link: TensorLink) -> None:
         plan: ServedPlan | None = None
@@ -80,6 +111,7 @@ class LinkServer:
         finally:
             if direct is not None:
                 direct.end()
+            self._remove(link)
             link.abort()
             for registration in attached.values():
                 registration.detach(link)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from distkv.actors.worker.links.link_server import MAX_LINKS
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import HandshakeRefused, LinkClosed
@@ -190,6 +191,21 @@ def test_a_link_for_which_there_is_no_thread_ends_and_no_other(worker: Worker, l
         one.send(ReadBlocks(slots=(0,)))
         assert one.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
     other.close()
+
+
+def test_a_peer_has_so_many_links_at_most_and_loses_the_oldest(worker: Worker, link: TensorLink) -> None:
+    other = connect(worker.listener.endpoint, hello_to(identity("other"), worker.name, 1), DEADLINE_S)
+    with capture_logs() as lines:
+        links = [join(worker) for _ in range(MAX_LINKS)]
+        assert ended(link)
+        for one in (*links, other):
+            one.send(ReadBlocks(slots=(0,)))
+            assert one.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
+    assert [(line["event"], line["peer"]) for line in lines if line["log_level"] == "warning"] == [
+        ("a peer opened too many tensor links", "asker")
+    ]
+    for one in (*links, other):
+        one.close()
 
 
 def slots_of(link: TensorLink, *parts: SpanPart, with_slots: bool = True) -> tuple[tuple[int, ...], list[int]]:
