@@ -11,7 +11,8 @@ from distkv.text.tool_calls.pieces import MAX_NAME, CallArguments, CallBegun, Ca
 
 _MOST_HEAD = MAX_NAME + 128
 _HEAD = re.compile(r"\s*([\w.:/-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*", re.ASCII)
-_BEGUN_HEAD = re.compile(r"\s*[\w.:/-]*(?:\[[\w\]\[]*)?\s*", re.ASCII)
+_BEGUN_MARK = "|".join(re.escape(mark[:end]) for mark in ("[CALL_ID]", "[ARGS]") for end in range(1, len(mark) + 1))
+_BEGUN_HEAD = re.compile(rf"\s*[\w.:/-]*(?:\[CALL_ID\]\w*)?(?:{_BEGUN_MARK})?\s*", re.ASCII)
 
 
 class CallArray:

@@ -13,14 +13,14 @@ from distkv.text.tool_calls.pieces import MAX_NAME, CallArguments, CallBegun, Pi
 SPACE = " \t\r\n"
 NO_ARGUMENTS = "{}"
 _MOST_SCALAR = 6 * MAX_NAME  # every character of a name may be written as \u0000
-_MEMBERS = {"name": "name", "type": "type", "id": "id", "arguments": "arguments", "parameters": "arguments"}
+_MEMBERS = {name: name for name in ("name", "type", "id", "arguments", "function")} | {"parameters": "arguments"}
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CallObject:
     """Reads the object as its text comes. The call begins when its name and the beginning of its arguments are known;
-    until then all is held. Arguments may be an object, the text of one, null or absent. known: names that it may have,
-    None for any. See CallBody.
+    until then all is held. Arguments may be an object, the text of one, null or absent. Name and arguments may be those
+    of an object `function`, as OpenAI writes calls. known: names that it may have, None for any. See CallBody.
     """
 
     def __init__(self, known: Collection[str] | None = None) -> None:
@@ -28,6 +28,8 @@ class CallObject:
         self._known = known
         self._held: list[str] = []
         self._expected = "{"
+        self._is_inside = False
+        """Of `function`."""
         self._seen: set[str] = set()
         self._member: str | None = None
         self._scalar: JsonScalar | None = None
@@ -68,11 +70,15 @@ class CallObject:
             case "value", "{" if self._member == "arguments":
                 self._container, self._arguments = JsonContainer(), []
                 return at
+            case "value", "{" if self._member == "function":
+                self._is_inside, self._expected = True, "key"
             case "value", _:
                 self._scalar = JsonScalar(None if self._member == "arguments" else _MOST_SCALAR)
                 return at
             case "next", ",":
                 self._expected = "key"
+            case "next", "}" if self._is_inside:
+                self._is_inside = False
             case "next", "}":
                 self.is_over = True
                 self.is_complete = self._name is not None

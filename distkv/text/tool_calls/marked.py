@@ -42,7 +42,12 @@ class MarkedCalls:
         text, self._held = self._held + text, ""
         at = 0
         while at < len(text):
-            at = self._look_for_mark(text, at, out) if self._body is None else self._read(self._body, text, at, out)
+            if self._body is None:
+                at = self._look_for_mark(text, at, out)
+                continue
+            at = self._read(self._body, text, at, out)
+            if self._body is None and (begun := self._held):
+                text, self._held, at = begun + text[at:], "", 0
         return out
 
     def finish(self) -> list[Piece]:
@@ -62,7 +67,10 @@ class MarkedCalls:
         at = body.push(text, at, out)
         if body.is_over:
             self._body, self._is_after_call = None, body.is_begun
-            self._give(body.held if body.is_begun else self._prefix + body.held, out)
+            # What did not belong to the body may have begun a mark.
+            end = len(body.held) - _overlap(body.held, 0, self._marks.bodies)
+            self._give(("" if body.is_begun else self._prefix) + body.held[:end], out)
+            self._held = body.held[end:]
         return at
 
     def _look_for_mark(self, text: str, at: int, out: list[Piece]) -> int:
@@ -87,6 +95,8 @@ class MarkedCalls:
 
 
 def _overlap(text: str, start: int, marks: Mapping[str, Callable[[], CallBody]]) -> int:
-    """How many of the last characters, from `start` on, may be the beginning of a mark."""
+    """How many of the last characters, from `start` on, may be the beginning of a mark, and are not all of it."""
     sizes = range(min(len(text) - start, max(map(len, marks)) - 1), 0, -1)
-    return next((size for size in sizes if any(mark.startswith(text[-size:]) for mark in marks)), 0)
+    return next(
+        (size for size in sizes if any(size < len(mark) and mark.startswith(text[-size:]) for mark in marks)), 0
+    )
