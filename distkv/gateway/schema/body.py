@@ -15,6 +15,8 @@ from distkv.gateway.schema.wrong_values import explained
 MAX_FIELDS = 256
 MAX_HARMLESS_BYTES = 256
 """Values that change nothing are short, so longer ones are not even decoded."""
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
+_MOST_LEFT = 2 * len(r"\ud800") - 1
 _PART = re.compile(r"messages\[\d+\]\.content\[\d+\]\.type")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 S = TypeVar("S", bound=msgspec.Struct)
@@ -29,7 +31,7 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
     try:
         raw = _fields.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(error) from None
+        raise _no_json(body, error) from None
     if len(raw) > MAX_FIELDS:
         raise invalid(f"the body has {len(raw)} fields, over the limit of {MAX_FIELDS}")
     try:
@@ -44,7 +46,7 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
             raise invalid(problem, path, "unsupported_parameter") from None
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(error) from None
+        raise _no_json(body, error) from None
 
 
 def _unsupported(name: str) -> ApiError:
@@ -52,8 +54,11 @@ def _unsupported(name: str) -> ApiError:
     return invalid(f"{name} is not supported by this server{instead}", name, "unsupported_parameter")
 
 
-def _no_json(error: Exception) -> ApiError:
-    return invalid(f"the body is no JSON object: {error}", code="invalid_json")
+def _no_json(body: bytes, error: Exception) -> ApiError:
+    what = str(error)
+    if what == "Input data was truncated" and _HALF_PAIR.search(body, len(body) - _MOST_LEFT):
+        what = "it has half of a surrogate pair"  # for which msgspec wants six more bytes
+    return invalid(f"the body is no JSON object: {what}", code="invalid_json")
 
 
 def _is_harmless(raw: msgspec.Raw, harmless: tuple[Any, ...]) -> bool:

@@ -37,6 +37,18 @@ async def test_what_is_no_json_object(start: Start, path: str) -> None:
         error_of(await gateway.http.post(path, content=body), 400, None, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"prompt": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"prompt": "x', "truncated"),
+    ],
+)
+def test_half_a_surrogate_pair_is_not_called_a_body_that_ends_early(body: bytes, told: str) -> None:
+    with pytest.raises(ApiError, match=told):
+        decode(body, CompletionRequest, {})
+
+
 IMPOSSIBLE: tuple[tuple[str, Any], ...] = (
     ("max_tokens", "7"),
     ("max_tokens", -1),
