@@ -19,18 +19,18 @@ from typing import Generic, Self
 import structlog
 import zmq
 
-from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage, WireError
-from distkv.wire.address import join_host_port, needs_ipv6, port_hint, split_host_port
+from distkv.wire.address import join_host_port, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import Body, Control, Envelope
 from distkv.wire.messages.to_client import Rejected
 from distkv.wire.rejections import Rejections
-from distkv.wire.sockets.connection_limit import ConnectionLimit, descriptors_for_connections
+from distkv.wire.sockets.connection_limit import ConnectionLimit
 from distkv.wire.sockets.connection_watch import ConnectionWatch
 from distkv.wire.sockets.flood_guard import FloodGuard
+from distkv.wire.sockets.listening import listen_at
 from distkv.wire.sockets.loop_socket import NO_SOURCE, LoopSocket
 from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
@@ -61,6 +61,7 @@ class ServerChannel(Generic[Body]):
         inbox: EnvelopeDecoder[Body],
         name: str,
         max_message_bytes: int,
+        max_received_bytes: int,
         guard: FloodGuard,
         limit: ConnectionLimit,
     ) -> None:
@@ -69,13 +70,13 @@ class ServerChannel(Generic[Body]):
         self._inbox = inbox
         self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._note_read)
         self._envelopes = EnvelopeFactory(name)
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes, self._max_received_bytes = max_message_bytes, max_received_bytes
         self._guard = guard
         self._answers = FloodGuard(messages=sys.maxsize, size_bytes=MAX_ANSWER_BYTES)
         self._limit = limit
         self._unfinished = UnfinishedMessages(
             limit.descriptors,
-            max_message_bytes,
+            max_received_bytes,
             lambda: not self._socket.has_unread(),
             self._stopped_unfinished,
             limit.heard,
@@ -90,42 +91,25 @@ class ServerChannel(Generic[Body]):
         *,
         name: str = "server",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_received_bytes: int | None = None,
         insecure: bool = False,
         guard: FloodGuard | None = None,
         max_connections: int | None = None,
     ) -> Self:
         """Listen at "tcp://host:port" (IPv4, [IPv6]; port 0 or * is automatic). Call it under the running loop.
 
-        inbox: what may come in. name: how this end signs a `Rejected`. max_message_bytes: the limit of both directions.
-        guard: how much may come by one connection. max_connections: how many there may be; half the descriptors of the
-        process if not given. Raises ConfigError when the address cannot be used, or is reachable from other machines
-        without `insecure`.
+        inbox: what may come in. name: how this end signs a `Rejected`. max_message_bytes: the limit of both directions,
+        or where `max_received_bytes` is given, of what is sent. guard: how much may come by one connection.
+        max_connections: how many there may be; half the descriptors of the process if not given. Raises ConfigError
+        when the address cannot be used, or is reachable from other machines without `insecure`.
         """
-        if not address.startswith("tcp://"):
-            raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
-        host, port = split_host_port(address)
-        check_bind(host, insecure)
-        socket = open_socket(zmq.ROUTER, ipv6=needs_ipv6(host))
-        limit: ConnectionLimit | None = None
+        longest = max_received_bytes or max_message_bytes
+        socket, real, limit = listen_at(address, longest, max_connections, insecure=insecure)
         try:
-            limit = ConnectionLimit(socket, max_connections or descriptors_for_connections())
-            socket.set(zmq.ROUTER_MANDATORY, 1)
-            # A client that has reconnected takes its route over from its dead connection.
-            socket.set(zmq.ROUTER_HANDOVER, 1)
-            socket.set(zmq.MAXMSGSIZE, max_message_bytes)
-            socket.bind(f"tcp://{join_host_port(host, port or '*')}")
-            real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-            _, limit.port = split_host_port(real)
-            return cls(socket, real, inbox, name, max_message_bytes, guard or FloodGuard(), limit)
-        except BaseException as e:
-            if limit is not None:
-                limit.close()
+            return cls(socket, real, inbox, name, max_message_bytes, longest, guard or FloodGuard(), limit)
+        except BaseException:
+            limit.close()
             socket.close(linger=0)
-            if isinstance(e, zmq.ZMQError):
-                is_unknown = e.errno == errno.ENODEV  # what ZeroMQ says of a name that is not found
-                problem = f"no address of this machine is called {host}" if is_unknown else zmq.strerror(e.errno or 0)
-                why = f"cannot listen at {address}: {problem}"
-                raise ConfigError("address", why, port_hint(e.errno)) from None
             raise
 
     async def recv(self) -> tuple[bytes, Envelope[Body]]:
@@ -174,9 +158,11 @@ class ServerChannel(Generic[Body]):
         return zmq.Frame(encode_envelope(envelope, self._max_message_bytes))
 
     def send_to_all(self, routes: Iterable[bytes], frame: zmq.Frame) -> None:
-        """Queue for many what was encoded once, a few microseconds for each. One that is gone or whose queue is full is
-        left out. Whoever sends answers for how much it is."""
-        self._socket.send_each(zip(routes, repeat(frame)))
+        """Queue for many what was encoded once, a few microseconds for each. One that is gone, whose queue is full or
+        that is answered more than MAX_ANSWER_BYTES in a second is left out."""
+        size_bytes, now_s = len(frame), time.monotonic()
+        admitted = (route for route in routes if self._answers.admits(route, size_bytes, now_s))
+        self._socket.send_each(zip(admitted, repeat(frame)))
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet. Clients are read in turn."""
@@ -218,7 +204,7 @@ class ServerChannel(Generic[Body]):
         try:
             if len(content) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(content)}")
-            envelope = self._inbox.decode(content[0], self._max_message_bytes)
+            envelope = self._inbox.decode(content[0], self._max_received_bytes)
         except WireError as e:
             self._reject(route, str(e), envelope_id(content[0]) if len(content) == 1 else "")
             return None

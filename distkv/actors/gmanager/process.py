@@ -33,10 +33,15 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Envelope, ToGManager
 from distkv.wire.messages.to_gmanager import Join
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
+from distkv.wire.sockets.flood_guard import FloodGuard
 from distkv.wire.sockets.options import read_when_others_rest
 
-MAX_MEMBER_BYTES = 8192
+MAX_MEMBER_BYTES = 2048
 """Several times what an entry needs; a part of the list then fits a message."""
+MAX_RECEIVED_BYTES = 8 * 2**20
+"""More than the longest heartbeat. One that is mostly unknown fields takes the loop 5 ms for each MiB."""
+QUOTA_BYTES = 32 * 2**20
+"""By one connection in a second."""
 TICK_REST_S = 0.005
 """Among thousands somebody is due to be looked at every moment."""
 READ_FIRST_S = 0.2
@@ -165,7 +170,14 @@ async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], s
     read_when_others_rest()
     with Trace(config.trace_file, "gmanager") as trace:
         async with (
-            ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
+            ServerChannel.bind(
+                address,
+                GMANAGER_PORT,
+                name="gmanager",
+                max_received_bytes=MAX_RECEIVED_BYTES,
+                insecure=config.insecure,
+                guard=FloodGuard(size_bytes=QUOTA_BYTES),
+            ) as server,
             task_scope() as tasks,
         ):
             actor = GManagerActor(config, server, MonotonicClock(), time.time_ns(), trace)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 QUOTA_MESSAGES = 20_000
-QUOTA_BYTES = 256 * 2**20
+QUOTA_BYTES = 1280 * 2**20
 QUOTA_S = 1.0
-"""Far above what a gateway with thousands of streams sends, and what waits after a pause of some seconds."""
+"""Far above what a gateway with thousands of streams sends, and what waits after a pause of some seconds; a thousand
+prompts of 1 MiB may come together."""
 LEAST_HEADER_BYTES = 2
 """What ZeroMQ writes before a frame at least."""
 BARRED_S = 5.0

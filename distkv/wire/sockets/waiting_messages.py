@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from distkv.wire.sockets.flood_guard import QUOTA_MESSAGES
+from distkv.wire.sockets.flood_guard import QUOTA_BYTES, QUOTA_MESSAGES
 
 PAUSE_S = 10
 """A process that stood still for so long finds what a client may have sent meanwhile within its quota."""
@@ -23,9 +23,9 @@ class WaitingLimit(NamedTuple):
     A short frame takes some 300 bytes."""
 
     frames: int = PAUSE_S * QUOTA_MESSAGES
-    size_bytes: int = 1280 * 2**20
+    size_bytes: int = QUOTA_BYTES
     all_frames: int = 5 * PAUSE_S * QUOTA_MESSAGES
-    all_bytes: int = 2560 * 2**20
+    all_bytes: int = 2 * QUOTA_BYTES
 
 
 class Excess(NamedTuple):

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from distkv.actors.event_lines import BURST_LINES
 from distkv.actors.gmanager.process import (
     MAX_MEMBER_BYTES,
+    MAX_RECEIVED_BYTES,
     READ_FIRST_S,
     READ_FIRST_TURNS,
     GManagerActor,
@@ -22,12 +23,14 @@ from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.silence import ATTENTIVE_STEP_S
 from distkv.wire.channel import ClientChannel, ServerChannel
-from distkv.wire.codec import MAX_MESSAGE_BYTES
+from distkv.wire.codec import MAX_MESSAGE_BYTES, encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_CONNECTION, GMANAGER_PORT
 from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.envelope import Envelope, ToGManager
 from distkv.wire.messages.member_versions import PART_MEMBERS
+from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_rmanager import JoinRefused, Members
 from tests.control.parts import make_member
 from tests.waiting import soon
@@ -204,6 +207,35 @@ async def test_it_serves_until_it_is_stopped() -> None:
         stop.set()
         assert await soon(running) == 0
     assert lines[-1]["event"] == "stopped"
+
+
+async def test_it_takes_the_longest_heartbeat_and_not_much_more() -> None:
+    """Whatever is in it, to decode it takes the loop no longer than that."""
+    name = "x" * 256
+    heartbeat = tg.Heartbeat(
+        instance_id=name,
+        incarnation=1,
+        seq=1,
+        base=0,
+        full=True,
+        entries=(tg.RequestPlacementEntry(name, name, 2**40, True),) * tg.MAX_REPORTED,
+        debtors=(tg.Debtor(name, 2**40),) * tg.MAX_REPORTED,
+        arrived=(name,) * tg.MAX_ARRIVED,
+        dropped_moves=(tg.DroppedMove(PlanEpoch(1, 1), name),) * tg.MAX_DROPPED,
+    )
+    assert len(encode_envelope(EnvelopeFactory("a").wrap(heartbeat), MAX_RECEIVED_BYTES)) > MAX_RECEIVED_BYTES // 3
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    running = asyncio.ensure_future(run(GManagerConfig(port=0), ready.set_result, stop))
+    address, lost = (await soon(ready))["address"], asyncio.Event()
+    async with ClientChannel.connect(address, GMANAGER_CONNECTION, on_disconnected=lost.set) as client:
+        client.send(EnvelopeFactory("a").wrap(heartbeat))
+        client.send(EnvelopeFactory("a").wrap(tg.MembersQuery()))
+        await soon(client.recv())
+        assert not lost.is_set()
+        client.send(EnvelopeFactory("a").wrap(TokenChunk(request_id="r", text="x" * MAX_RECEIVED_BYTES)))
+        await soon(lost.wait())
+    stop.set()
+    assert await soon(running) == 0
 
 
 async def test_an_entry_that_is_too_long_is_not_listed(server: ServerChannel[ToGManager]) -> None:

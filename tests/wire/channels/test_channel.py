@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from distkv.errors import ConfigError, LinkClosed
-from distkv.wire import channel
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -23,6 +22,7 @@ from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
+from distkv.wire.sockets import listening
 from distkv.wire.sockets.options import CUT_OFF_S, open_socket
 from tests.waiting import DEADLINE_S, soon, until
 from tests.wire.channels.strangers import stranger_at
@@ -248,8 +248,8 @@ async def test_a_name_is_listened_at_by_the_addresses_that_it_has(needs: bool, m
         opened.append(ipv6)
         return open_socket(kind, ipv6)
 
-    monkeypatch.setattr(channel, "needs_ipv6", lambda host: needs)
-    monkeypatch.setattr(channel, "open_socket", note)
+    monkeypatch.setattr(listening, "needs_ipv6", lambda host: needs)
+    monkeypatch.setattr(listening, "open_socket", note)
     with pytest.raises(ConfigError):
         ServerChannel.bind("tcp://no.such.host:0", CAPTURE, insecure=True)
     assert opened == [needs]

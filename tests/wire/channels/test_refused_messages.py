@@ -27,7 +27,7 @@ from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive, Members
 from distkv.wire.rejections import MAX_BAD_IN_A_ROW
-from distkv.wire.sockets.flood_guard import QUOTA_MESSAGES
+from distkv.wire.sockets.flood_guard import LEAST_HEADER_BYTES, QUOTA_MESSAGES
 from tests.waiting import soon, until
 from tests.wire.channels.abort_recipes import LAST_FRAME, MORE_FRAMES, handshaken, shake_hands, zmtp
 from tests.wire.channels.strangers import stranger_at
@@ -308,3 +308,32 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_does_not_fill_the_m
         sent += 90_000
         assert sent < 2 * MAX_ANSWER_BYTES
     assert sent <= MAX_ANSWER_BYTES
+
+
+async def test_what_is_sent_to_all_is_bounded_for_each(
+    server: ServerChannel[Control], envelopes: EnvelopeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list goes to whoever asks for it, in a loop if need be."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: 5.0))
+    monkeypatch.setattr(server._socket, "send_each", lambda messages: sent.extend(route for route, _ in messages))
+    frame = server.encoded(envelopes.wrap(TokenChunk(request_id="r", text="x" * 60_000)))
+    for _ in range(2 * MAX_ANSWER_BYTES // len(frame)):
+        server.send_to_all((b"asks",), frame)
+    server.send_to_all((b"asks", b"other"), frame)
+    assert sent.count(b"asks") == MAX_ANSWER_BYTES // (len(frame) + LEAST_HEADER_BYTES) and sent.count(b"other") == 1
+
+
+async def test_what_comes_in_may_have_a_limit_of_its_own(envelopes: EnvelopeFactory) -> None:
+    lost = asyncio.Event()
+    long, short = TokenChunk(request_id="r", text="x" * 50_000), KeepAlive()
+    async with (
+        ServerChannel[Control].bind("tcp://127.0.0.1:0", CAPTURE, max_received_bytes=10_000) as server,
+        ClientChannel[Control].connect(server.address, CAPTURE, on_disconnected=lost.set) as client,
+    ):
+        client.send(envelopes.wrap(short))
+        route, _ = await soon(server.recv())
+        assert server.send(route, envelopes.wrap(long))
+        assert (await soon(client.recv())).body == long
+        client.send(envelopes.wrap(long))
+        await soon(lost.wait())
