@@ -28,6 +28,7 @@ from distkv.gateway.schema.responses import (
     ChatLogprobs,
     Delta,
     DeltaToolCall,
+    StopReason,
     Usage,
 )
 from distkv.types import Chunk
@@ -97,7 +98,8 @@ class ChatWriter:
         *before, last = deltas or [Delta()]
         yield from (ChatChunkChoice(index=index, delta=delta) for delta in before)
         logprobs = ChatLogprobs(self.texts.chat(chunk.logprobs or [])) if self.logprobs else None
-        yield ChatChunkChoice(index=index, delta=last, logprobs=logprobs, finish_reason=reason)
+        why = msgspec.UNSET if reason is None else chunk.stop_reason
+        yield ChatChunkChoice(index=index, delta=last, logprobs=logprobs, finish_reason=reason, stop_reason=why)
 
     def _deltas(self, index: int, chunk: Chunk) -> tuple[list[Delta], ChatFinishReason | None]:
         """What is new in a choice, and why it ends."""
@@ -136,6 +138,7 @@ class ChatWriter:
             message=collected.parts(),
             logprobs=json_object(content=collected.logprobs.parts()) if self.logprobs else json_value(None),
             finish_reason=json_value(collected.finish_reason),
+            stop_reason=json_value(collected.stop_reason),
         )
 
 
@@ -145,12 +148,14 @@ class CollectedMessage:
     def __init__(self) -> None:
         self.logprobs = JsonArray()
         self.finish_reason: ChatFinishReason | None = None
+        self.stop_reason: StopReason = None
         self._text = StringIO()
         self._calls: list[tuple[DeltaToolCall, StringIO]] = []
 
     def take(self, piece: ChatChunkChoice) -> int:
         """Add a piece; returns its size in bytes."""
         self.finish_reason = piece.finish_reason
+        self.stop_reason = None if piece.stop_reason is msgspec.UNSET else piece.stop_reason
         size_bytes = self._text.write(piece.delta.content or "")
         for call in piece.delta.tool_calls or ():
             if call.index == len(self._calls):

@@ -20,7 +20,7 @@ from distkv.gateway.generation.token_texts import TokenTexts, token_texts, with_
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.prompting.reading import DEFAULT_MAX_TOKENS
-from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, StopReason, Usage
 from distkv.types import Chunk, FinishReason, TokenLogprobs
 
 
@@ -87,7 +87,11 @@ class CompletionWriter:
         has_logprobs = self.logprobs is not None
         if chunk.text or chunk.finish_reason is not None or has_logprobs:
             logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or []) if has_logprobs else None
-            yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
+            ended = chunk.finish_reason
+            why = msgspec.UNSET if ended is None else chunk.stop_reason
+            yield CompletionChoice(
+                index=index, text=chunk.text, logprobs=logprobs, finish_reason=ended, stop_reason=why
+            )
 
     def event(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
         """See ResponseWriter."""
@@ -116,6 +120,7 @@ class CompletionWriter:
             text=json_value(collected.text.getvalue()),
             logprobs=json_object(**logprobs) if self.logprobs is not None else json_value(None),
             finish_reason=json_value(collected.finish_reason),
+            stop_reason=json_value(collected.stop_reason),
             **of_prompt,
         )
 
@@ -151,10 +156,12 @@ class _Collected:
         self.logprobs = {name: JsonArray() for name in CompletionLogprobs.__struct_fields__}
         self.of_prompt = JsonArray()
         self.finish_reason: FinishReason | None = None
+        self.stop_reason: StopReason = None
 
     def take(self, piece: CompletionChoice) -> int:
         """Add a piece; returns its size in bytes."""
         self.finish_reason = piece.finish_reason
+        self.stop_reason = None if piece.stop_reason is msgspec.UNSET else piece.stop_reason
         size_bytes = self.text.write(piece.text)
         if piece.logprobs is not None:
             size_bytes += sum(array.extend(getattr(piece.logprobs, name)) for name, array in self.logprobs.items())

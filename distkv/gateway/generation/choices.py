@@ -103,15 +103,16 @@ def _in_parts(choice: Choice, chunk: Chunk) -> Iterator[Chunk]:
         for start in range(0, len(rows), MOST_ROWS):
             yield msgspec.structs.replace(chunk, prompt_logprobs=rows[start : start + MOST_ROWS])
     elif choice.has_calls and len(text) > MOST_TEXT:
-        yield msgspec.structs.replace(chunk, text=text[:MOST_TEXT], finish_reason=None)
+        yield msgspec.structs.replace(chunk, text=text[:MOST_TEXT], finish_reason=None, stop_reason=None)
         last = (len(text) - 1) // MOST_TEXT * MOST_TEXT
         for start in range(MOST_TEXT, last, MOST_TEXT):
             yield Chunk(chunk.request_id, text=text[start : start + MOST_TEXT])
-        yield Chunk(chunk.request_id, text=text[last:], finish_reason=chunk.finish_reason)
+        ended, why = chunk.finish_reason, chunk.stop_reason
+        yield Chunk(chunk.request_id, text=text[last:], finish_reason=ended, stop_reason=why)
     else:
         yield chunk
 
 
 def _without_output(chunk: Chunk) -> Chunk:
     ended = chunk.finish_reason and "length"
-    return msgspec.structs.replace(chunk, token_ids=[], text="", logprobs=None, finish_reason=ended)
+    return msgspec.structs.replace(chunk, token_ids=[], text="", logprobs=None, finish_reason=ended, stop_reason=None)

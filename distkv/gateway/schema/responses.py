@@ -10,6 +10,8 @@ from starlette.responses import Response
 from distkv.types import FinishReason
 
 ChatFinishReason = FinishReason | Literal["tool_calls"]
+StopReason = int | str | None
+"""vLLM's: the stop string, or the one of `stop_token_ids`, that ended an output; None for every other end."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -41,12 +43,13 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion, or the next piece of one."""
+    """One completion, or the next piece of one; the last piece has a stop_reason."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason | msgspec.UnsetType = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -114,6 +117,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: ChatFinishReason | None = None
+    stop_reason: StopReason = None
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,12 +157,13 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The next piece of one answer."""
+    """The next piece of one answer; the last one has a stop_reason."""
 
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: ChatFinishReason | None = None
+    stop_reason: StopReason | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ async def test_a_chat(start: Start, checkpoint: Path) -> None:
             "message": {"role": "assistant", "content": "a b c "},
             "logprobs": None,
             "finish_reason": "length",
+            "stop_reason": None,
         }
     ]
     assert body["usage"] == {

@@ -13,7 +13,7 @@ from distkv.gateway.generation.token_texts import token_texts
 from distkv.gateway.schema.requests import CompletionRequest
 from distkv.text.tokenizer import Tokenizer
 from distkv.types import Chunk, SamplingParams
-from tests.gateway.harness import FIRST, Gateway, ends, error_of, speak
+from tests.gateway.harness import FIRST, Gateway, chunk, ends, error_of, speak
 from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
@@ -27,8 +27,26 @@ async def test_a_completion(start: Start, checkpoint: Path) -> None:
     tokens = len(Tokenizer.from_dir(checkpoint).encode("hello world"))
     assert body["object"] == "text_completion" and body["model"] == "tiny" and body["created"] > 0
     assert body["id"] == "cmpl-" + answer.headers["x-request-id"]
-    assert body["choices"] == [{"index": 0, "text": "a b c ", "logprobs": None, "finish_reason": "length"}]
+    (choice,) = body["choices"]
+    assert choice.pop("stop_reason") is None
+    assert choice == {"index": 0, "text": "a b c ", "logprobs": None, "finish_reason": "length"}
     assert body["usage"] == {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+
+
+@pytest.mark.parametrize("stop", ["end", 7, 0])
+async def test_what_stopped_an_output(start: Start, stop: Any) -> None:
+    """As vLLM says it, whole and in the last piece of a stream."""
+
+    def stopped(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        return [chunk(submit, FIRST, text="a "), chunk(submit, FIRST, text="b", finish="stop", stop_reason=stop)]
+
+    gateway = await start(stopped)
+    for ask, path in ((gateway.complete, "/v1/completions"), (gateway.chat, "/v1/chat/completions")):
+        assert (await ask(max_tokens=5)).json()["choices"][0]["stop_reason"] == stop
+        asked = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+        *events, last, _done = await gateway.events(path, **asked)
+        assert last["choices"][0]["stop_reason"] == stop
+        assert all("stop_reason" not in event["choices"][0] for event in events)
 
 
 async def test_sixteen_tokens_unless_asked_otherwise(start: Start) -> None:
