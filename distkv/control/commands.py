@@ -108,8 +108,8 @@ class Tokenized(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tick(msgspec.Struct, frozen=True, tag=True):
-    """Time went by. A gManager gets it only when its inbox was found empty, or has been read in turn. is_behind: messages lie in an rManager's
-    that it has not read yet, so that who was not heard may have spoken."""
+    """Time went by. A gManager gets it only when its inbox was found empty, or has been read in turn. is_behind:
+    messages lie in an rManager's that it has not read yet, so that who was not heard may have spoken."""
 
     is_behind: bool = False
 
