@@ -13,6 +13,7 @@ from distkv.wire.links.memory.pool_memory import host_key
 from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.stream_link import SocketLink
+from distkv.wire.look_up import look_up
 from distkv.wire.messages.common import DataEndpoint, Value
 from distkv.wire.messages.data import Hello, Welcome
 
@@ -56,13 +57,15 @@ def open_unix(endpoint: DataEndpoint) -> socket.socket | None:
 
 
 def open_tcp(endpoint: DataEndpoint, peer: str, timeout_s: float) -> socket.socket:
-    """A TCP connection to the peer's listener. Raises LinkClosed, LinkTimeout."""
+    """A TCP connection to the peer's listener, after `timeout_s` at most, also where its name is long looked up. Raises
+    LinkClosed, LinkTimeout."""
+    deadline_s = time.monotonic() + timeout_s
     try:
         host, port = split_host_port(endpoint.address)
     except ConfigError as e:
         raise LinkClosed(peer, str(e)) from None
     try:
-        sock = socket.create_connection((host, port), timeout=max(timeout_s, 0.001))
+        sock = _connected(look_up(host, port, timeout_s), port, deadline_s)
     except TimeoutError:
         raise LinkTimeout(peer, timeout_s) from None
     except OSError as e:
@@ -71,6 +74,19 @@ def open_tcp(endpoint: DataEndpoint, peer: str, timeout_s: float) -> socket.sock
         raise LinkClosed(peer, f"{endpoint.address[:100]!r} is no address: {e}") from None
     tune(sock)
     return sock
+
+
+def _connected(hosts: list[str], port: int, deadline_s: float) -> socket.socket:
+    """With the first of them that can be reached; each has its share of the time that is left. Raises OSError, of which
+    TimeoutError is one."""
+    failure = OSError("it has no address")
+    for index, host in enumerate(hosts):
+        share_s = (deadline_s - time.monotonic()) / (len(hosts) - index)
+        try:
+            return socket.create_connection((host, port), timeout=max(share_s, 0.001))
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 def tune(sock: socket.socket) -> None:
