@@ -21,7 +21,7 @@ from distkv.wire.messages.to_rmanager import Members
 COALESCE_S = 0.05
 """Least time between two broadcasts."""
 MEMBERS_PER_S = 500_000
-"""Most members sent, on average; a member takes 0.2 to 0.5 KB."""
+"""Most members sent, on average; a member takes 0.2 to 0.5 KB, and none 2 KiB."""
 AHEAD_S = 0.02
 """So much of that average may be sent ahead, so that little things never wait."""
 MEMBERS_AT_ONCE = 25_000
