@@ -12,7 +12,7 @@ import errno
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Generic, Self
 
@@ -68,7 +68,6 @@ class ServerChannel(Generic[Body]):
         self.address = address
         self.malformed = self.taken = 0
         self._inbox = inbox
-        self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._note_read)
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes, self._max_received_bytes = max_message_bytes, max_received_bytes
         self._guard = guard
@@ -81,6 +80,7 @@ class ServerChannel(Generic[Body]):
             self._stopped_unfinished,
             limit.heard,
         )
+        self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._unfinished.read)
         self._rejections = Rejections()
 
     @classmethod
@@ -230,9 +230,6 @@ class ServerChannel(Generic[Body]):
         self._guard.bar(excess.sender, time.monotonic())
         _report_shut(self.address, shut_down(excess.source, received=excess.size_bytes))
 
-    def _note_read(self, source: int, frames: Sequence[bytes | memoryview]) -> None:
-        self._unfinished.read(source, len(frames), sum(map(len, frames)))
-
     def _stopped_unfinished(self, descriptor: int) -> None:
         """A connection was shut because of a message that is too long and did not end, or of far too many."""
         self.malformed += 1
@@ -344,9 +341,9 @@ class ClientChannel(Generic[Body]):
             error.request_id = request_id(frames[0])
             raise
 
-    def _note_read(self, _: int, frames: Sequence[bytes | memoryview]) -> None:
+    def _note_read(self, _: int, frames: int, size_bytes: int) -> None:
         for descriptor in self._watch.descriptors:
-            self._unfinished.read(descriptor, len(frames), sum(map(len, frames)))
+            self._unfinished.read(descriptor, frames, size_bytes)
 
     def _stop_excess(self, _: Excess) -> None:
         """Too much of the server waits: shut the connection, also where another is there by now; it comes again."""

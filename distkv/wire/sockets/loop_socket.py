@@ -54,10 +54,10 @@ class LoopSocket:
         name: str,
         limit: WaitingLimit | None = None,
         on_excess: Callable[[Excess], None] = lambda _: None,
-        on_read: Callable[[int, list[bytes | memoryview]], None] = lambda _source, _frames: None,
+        on_read: Callable[[int, int, int], None] = lambda _source, _frames, _size_bytes: None,
     ) -> None:
-        """limit: on what was read ahead; who exceeds it is told to `on_excess`. on_read: is called with the source and
-        the frames, without the route, of what is read of ZeroMQ, before it is received."""
+        """limit: on what was read ahead; who exceeds it is told to `on_excess`. on_read: is called with the source, and
+        the number and bytes of the frames without the route, of what is read of ZeroMQ, before it is received."""
         self.name = name
         self.source = NO_SOURCE
         self._socket = socket
@@ -188,9 +188,11 @@ class LoopSocket:
             frames.append(self._socket.recv(_NOW))
         part = self._socket.recv(_NOW, copy=False)
         frames.append(_content(part))
+        size_bytes = len(part)
         while part.more and len(frames) < MAX_PARTS:
             part = self._socket.recv(_NOW, copy=False)
             frames.append(_content(part))
+            size_bytes += len(part)
         if self._has_routes:
             try:
                 source: Any = part.get(_SOURCE)
@@ -199,7 +201,7 @@ class LoopSocket:
                 self.source = NO_SOURCE
         if part.more:
             self._rest_of = frames[: int(self._has_routes)]
-        self._on_read(self.source, frames[int(self._has_routes) :])
+        self._on_read(self.source, len(frames) - self._has_routes, size_bytes)
         return frames
 
     def _pass_over(self, route: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -210,7 +212,7 @@ class LoopSocket:
         if not has_more:
             self._rest_of = None
         empty: list[bytes | memoryview] = [b""] * parts
-        self._on_read(self.source, empty)
+        self._on_read(self.source, parts, 0)
         return [*route, *empty]
 
     def _take_ahead(self) -> list[bytes | memoryview]:

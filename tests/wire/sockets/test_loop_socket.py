@@ -204,7 +204,7 @@ async def test_who_takes_too_slowly_reads_ahead_and_is_told_who_sends_too_much(
             "h",
             limit=WaitingLimit(frames=MESSAGES // 2),
             on_excess=told.append,
-            on_read=lambda _, frames: read.append(len(frames)),
+            on_read=lambda _, frames, _size_bytes: read.append(frames),
         )
         for index in range(MESSAGES):
             many.send(b"%d" % index)
