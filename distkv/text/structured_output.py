@@ -54,7 +54,7 @@ def check(output: StructuredOutput) -> None:
     grammar = grammar_of(output)
     if output.kind == "grammar":
         grammar = _LEXEME.sub(_any_special_token, grammar)
-    refuse(output, LLMatcher(_bytes(), grammar, log_level=0, limits=limits(output.kind)).get_error())
+    refuse(output, LLMatcher(_bytes(), grammar, log_level=0, limits=limits_of(output)).get_error())
 
 
 def _any_special_token(lexeme: re.Match[str]) -> str:
@@ -108,9 +108,14 @@ def compiled(output: StructuredOutput, vocabulary: Vocabulary) -> LLMatcher:
     """A matcher that has seen no token. Raises InvalidParams. Lets other threads run."""
     from llguidance import LLMatcher
 
-    made = LLMatcher(vocabulary.tokenizer, grammar_of(output), log_level=0, limits=limits(output.kind))
+    made = LLMatcher(vocabulary.tokenizer, grammar_of(output), log_level=0, limits=limits_of(output))
     refuse(output, made.get_error())
     return made
+
+
+def limits_of(output: StructuredOutput) -> LLParserLimits:
+    """A grammar with a schema in it may need as much as that alone."""
+    return limits("json_schema" if output.kind == "grammar" and "%json" in output.text else output.kind)
 
 
 @cache
@@ -126,7 +131,7 @@ def limits(kind: StructuredKind) -> LLParserLimits:
 
     return LLParserLimits(
         initial_lexer_fuel=500_000,
-        step_lexer_fuel=50_000,
+        step_lexer_fuel=50_000 if kind == "grammar" else 200_000,
         step_max_items=30_000 if kind == "grammar" else 50_000,
         max_grammar_size=200_000,
         max_lexer_states=50_000,

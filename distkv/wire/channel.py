@@ -31,11 +31,11 @@ from distkv.wire.sockets.connection_limit import ConnectionLimit
 from distkv.wire.sockets.connection_watch import ConnectionWatch
 from distkv.wire.sockets.flood_guard import FloodGuard
 from distkv.wire.sockets.listening import listen_at
-from distkv.wire.sockets.loop_socket import NO_SOURCE, LoopSocket
+from distkv.wire.sockets.loop_socket import LoopSocket
 from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
 from distkv.wire.sockets.unfinished_messages import UnfinishedMessages
-from distkv.wire.sockets.waiting_messages import Excess
+from distkv.wire.sockets.waiting_messages import UNLIMITED, Excess
 
 POLITE_LINGER_S = 0.5
 MAX_ANSWER_BYTES = 128 * 2**20
@@ -50,8 +50,8 @@ class ServerChannel(Generic[Body]):
     knows a route can take it over, so a `ClientChannel` chooses a random one for its server alone. What may wait here
     is bounded, and who has more is shut: `WaitingMessages`, `UnfinishedMessages`.
 
-    malformed: messages refused since the start. taken: all that were read, these too. address: where clients really
-    connect to.
+    malformed: messages refused since the start. taken: all of one frame that were read, these too. address: where
+    clients really connect to.
     """
 
     def __init__(
@@ -193,9 +193,9 @@ class ServerChannel(Generic[Body]):
 
     def _read(self, frames: list[bytes | memoryview]) -> tuple[bytes, Envelope[Body]] | None:
         """A message as it came; None if it is not to be taken."""
-        self.taken += 1
         route, now_s = bytes(frames[0]), time.monotonic()
         content = frames[1:]
+        self.taken += len(content) == 1
         if not self._guard.admits(route, sum(map(len, content)), now_s, messages=len(content)):
             self._stop_flood(route, now_s)
             return None
@@ -239,8 +239,8 @@ class ServerChannel(Generic[Body]):
 
 
 class ClientChannel(Generic[Body]):
-    """The end that connects to one server, and reconnects by itself when the connection drops. What may wait here of
-    the server is bounded as in `ServerChannel`: with more the connection is shut.
+    """The end that connects to one server, and reconnects by itself when the connection drops. What waits here of the
+    server has no bound, but for a message that does not end: then the connection is shut.
 
     connected: whether the server is there now. malformed: messages refused since the start.
     """
@@ -256,10 +256,15 @@ class ClientChannel(Generic[Body]):
         self.malformed = 0
         self._inbox = inbox
         self._max_message_bytes = max_message_bytes
-        self._socket = LoopSocket(socket, address, on_excess=self._stop_excess, on_read=self._note_read)
+        # Nothing of a server is dropped: a stream with a hole would end as one that is whole.
+        self._socket = LoopSocket(socket, address, UNLIMITED, on_read=self._note_read)
         self._watch = watch
         self._unfinished = UnfinishedMessages(
-            watch.descriptors, max_message_bytes, lambda: not self._socket.has_unread(), self._stopped_unfinished
+            watch.descriptors,
+            max_message_bytes,
+            lambda: not self._socket.has_unread(),
+            self._stopped_unfinished,
+            judges_pace=False,
         )
 
     @classmethod
@@ -345,15 +350,9 @@ class ClientChannel(Generic[Body]):
         for descriptor in self._watch.descriptors:
             self._unfinished.read(descriptor, frames, size_bytes)
 
-    def _stop_excess(self, _: Excess) -> None:
-        """Too much of the server waits: shut the connection, also where another is there by now; it comes again."""
-        self.malformed += 1
-        _report_shut(self._socket.name, any([shut_down(one) for one in self._watch.descriptors]))
-
     def _stopped_unfinished(self, _: int) -> None:
-        """The connection was shut because of a message that is too long and did not end, or of far too many."""
+        """The connection was shut because of a message that is too long and did not end."""
         self.malformed += 1
-        self._socket.drop(NO_SOURCE)
         _report_shut(self._socket.name, True)
 
     def close(self) -> None:

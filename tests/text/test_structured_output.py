@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import string
 from pathlib import Path
+from random import Random
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
 from distkv import demo
 from distkv.errors import InvalidParams
@@ -105,6 +110,26 @@ PREFIXES = ["a", "ab", "a|b", "(a", "a.c", "\\d", "/", " ", "\n", "\x00é"]
 def vocabulary() -> Vocabulary:
     backend = KINDS["byte level"]
     return Vocabulary(Tokenizer(backend), backend.get_vocab_size())
+
+
+@pytest.mark.parametrize("as_enum", [False, True])
+def test_thousands_of_choices_are_told_apart_by_tokens_of_several_letters(*, as_enum: bool) -> None:
+    """As a vocabulary of 100,000 tokens has them."""
+    letters = string.ascii_letters + string.digits
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, itertools.product(letters, repeat=2))]
+    backend = Backend(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    random = Random(1)
+    texts = ["".join(random.choices(letters, k=8)) for _ in range(1500 if as_enum else 4096)]
+    output = StructuredOutput.json_schema({"enum": texts}) if as_enum else StructuredOutput.choice(texts)
+    matcher = compiled(output, Vocabulary(Tokenizer(backend), len(pieces)))
+    if as_enum:
+        assert matcher.consume_token(pieces.index('"'))
+    allowed = matcher.compute_bitmask()
+    assert not matcher.get_error()
+    pairs = {text[:2] for text in texts}
+    assert all(bool(allowed[at // 8] >> at % 8 & 1) == (piece in pairs) for at, piece in enumerate(pieces[256:], 256))
 
 
 @pytest.mark.parametrize("texts", [MANY, PREFIXES], ids=["many", "prefixes"])

@@ -80,7 +80,7 @@ class GManagerActor:
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""
-        await self._server.deliver(self._take, self._alarm.check)
+        await self._server.deliver(self._take, self._rest)
 
     async def ticking(self) -> None:
         """Let time pass for the state machine whenever it needs it, until cancelled."""
@@ -93,6 +93,11 @@ class GManagerActor:
             self._reads_first_since = None
             self._handle(Tick(), "")
             self._alarm.check()
+
+    def _rest(self) -> None:
+        if self._reads_first_since is not None and not self._server.has_waiting():
+            self._reads_first_since = None
+        self._alarm.check()
 
     def _has_read_of_all(self) -> bool:
         now, taken = self._clock.now(), self._server.taken

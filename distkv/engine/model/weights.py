@@ -143,13 +143,15 @@ class _Source:
 
     def dtype(self, config: ModelConfig) -> torch.dtype:
         """What config.json says, else what the embedding is stored in; must be one we serve in."""
-        name = config.dtype or str(self.read("model.embed_tokens.weight").dtype).removeprefix("torch.")
+        name = config.dtype or str(self.read(self.embeddings(config)[0]).dtype).removeprefix("torch.")
         if name not in SERVING_DTYPES:
             raise CheckpointError(str(self.path), f"weights in {name}; expected one of {', '.join(SERVING_DTYPES)}")
         return SERVING_DTYPES[name]
 
-    def has(self, name: str) -> bool:
-        return name in self._places
+    def embeddings(self, config: ModelConfig) -> list[str]:
+        """The tensors that are the embedding: of a tied model the two are one, whichever is stored."""
+        names = ["model.embed_tokens.weight", "lm_head.weight"]
+        return [name for name in names if name in self._places] or names[:1] if config.tied else names[:1]
 
     def read(self, name: str) -> Tensor:
         place = self._places.get(name)
@@ -183,10 +185,7 @@ class _Loader:
         )
 
     def _embed(self) -> Tensor:
-        """Of a tied model the two are one, whichever is stored."""
-        config, names = self._config, ["model.embed_tokens.weight"]
-        if config.tied and self._source.has("lm_head.weight"):
-            names = [name for name in (*names, "lm_head.weight") if self._source.has(name)]
+        config, names = self._config, self._source.embeddings(self._config)
         found = [self._stack([(name, config.vocab_size)], config.hidden_size) for name in names]
         if not torch.equal(found[0], found[-1]):
             raise CheckpointError(

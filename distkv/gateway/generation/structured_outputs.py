@@ -70,7 +70,10 @@ def _constraints(body: SamplingRequest) -> Iterator[Constraint]:
 
 def _of_format(wanted: ResponseFormat) -> Iterator[Constraint]:
     if wanted.type == "json_object":
-        yield Constraint(StructuredOutput.json_object(), "response_format")
+        if wanted.schema is None:
+            yield Constraint(StructuredOutput.json_object(), "response_format")
+        else:
+            yield constraint("response_format", StructuredOutput.json_schema, wanted.schema)
     elif wanted.type == "json_schema":
         if wanted.json_schema is None:
             raise invalid("response_format.json_schema: is missing", "response_format.json_schema")

@@ -73,7 +73,7 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
         ]
     if message.tool_call_id is not None:
         plain["tool_call_id"] = message.tool_call_id
-    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    reasoning = message.reasoning if isinstance(message.reasoning, str) else message.reasoning_content
     if reasoning is not None:
         # Templates know it by any of these names.
         plain |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), reasoning)

@@ -36,7 +36,7 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
         raise invalid(f"the body has {len(raw)} fields, over the limit of {MAX_FIELDS}")
     try:
         for name, harmless in refused.items():
-            if name in raw and not _is_harmless(raw[name], harmless):
+            if name in raw and not _is_harmless(raw[name], harmless) and not _says_the_same(raw, name):
                 raise _unsupported(name)
         return msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, OverflowError) as error:
@@ -47,6 +47,11 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(body, error) from None
+
+
+def _says_the_same(raw: Mapping[str, msgspec.Raw], name: str) -> bool:
+    """Whether the field to use in its place is there, with the same value."""
+    return name in INSTEAD and INSTEAD[name] in raw and bytes(raw[INSTEAD[name]]) == bytes(raw[name])
 
 
 def _unsupported(name: str) -> ApiError:

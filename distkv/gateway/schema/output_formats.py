@@ -22,22 +22,25 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the output must be: anything, any JSON object, or JSON that is valid by a schema. What is said by another
-    name, as a schema beside json_object, is refused and not left undone."""
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What the output must be: anything, any JSON object, or JSON that is valid by a schema. schema: beside
+    json_object, as some servers have it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
+    schema: JsonSchema | None = None
 
     @property
     def json(self) -> JsonSchema:
         """The schema of the JSON that the output must be."""
-        return {"type": "object"} if self.json_schema is None else self.json_schema.schema
+        if self.json_schema is not None:
+            return self.json_schema.schema
+        return {"type": "object"} if self.schema is None else self.schema
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the output must be; one of the first five. json: a schema, or its text. disable_fallback changes nothing:
-    there is no other way. The others are refused unless they change nothing."""
+    """What the output must be; one of the first five. json: a schema, or its text. disable_fallback and what begins
+    with "_" change nothing: there is no other way. The others are refused unless they change nothing."""
 
     json: str | JsonSchema | None = None
     json_object: bool | None = None
@@ -49,3 +52,5 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None
     structural_tag: str | None = None
+    backend: Any = msgspec.field(name="_backend", default=None)
+    backend_was_auto: Any = msgspec.field(name="_backend_was_auto", default=None)

@@ -149,12 +149,13 @@ class TextPart(msgspec.Struct, frozen=True):
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation. Parts are joined by line ends. Templates see the other fields too. reasoning: the
-    newer name of reasoning_content. tool_calls: of an assistant. tool_call_id: which of them a tool answers."""
+    newer name of reasoning_content, where it is a text. tool_calls: of an assistant. tool_call_id: which of them a tool
+    answers."""
 
     role: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Name | None = None
-    reasoning: str | None = None
+    reasoning: Any = None
     reasoning_content: str | None = None
     tool_calls: ToolCalls | None = None
     tool_call_id: Name | None = None

@@ -37,23 +37,23 @@ class ConnectionLimit:
     """Keeps the connections to `socket`, which listens at `port`, at `most`. Create it before `bind`, under the loop.
 
     descriptors: of the connections that are open, as far as they are known, the one longest unheard first, with the
-    time when it was heard.
+    time when it was heard and the bytes that had come by then.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
         self.port: int | None = None
         self._most = most
         self._reported_s = -REPORT_S
-        self.descriptors: dict[int, float] = {}
+        self.descriptors: dict[int, tuple[float, int]] = {}
         self._maybe_silent: dict[int, None] = {}
         self._monitor = Monitor(socket, _EVENTS, self._follow)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(REPORT_S, self._look)
 
-    def heard(self, descriptor: int) -> None:
-        """Something has come by this connection of late."""
+    def heard(self, descriptor: int, received: int) -> None:
+        """Something has come by this connection of late, `received` bytes in all."""
         if self.descriptors.pop(descriptor, None) is not None:
-            self.descriptors[descriptor] = time.monotonic()
+            self.descriptors[descriptor] = time.monotonic(), received
 
     def close(self) -> None:
         """Limit no more."""
@@ -76,7 +76,7 @@ class ConnectionLimit:
         if event == zmq.Event.DISCONNECTED:
             return
         self._maybe_silent[descriptor] = None
-        self.descriptors[descriptor] = time.monotonic()
+        self.descriptors[descriptor] = time.monotonic(), 0
         if len(self.descriptors) > self._most:
             if self._may_report():
                 _log.warning("too many connections", port=self.port, limit=self._most)
@@ -87,10 +87,16 @@ class ConnectionLimit:
             del self._maybe_silent[oldest]
             if received_bytes(oldest) < GREETING_BYTES and self._shut(oldest):
                 return
-        longest_unheard = next(iter(self.descriptors))
-        if time.monotonic() - self.descriptors[longest_unheard] < UNHEARD_S or not self._shut(longest_unheard):
-            del self._maybe_silent[newest]
-            self._shut(newest)
+        while True:
+            unheard, (heard_s, before) = next(iter(self.descriptors.items()))
+            if time.monotonic() - heard_s < UNHEARD_S:
+                break
+            if (received := received_bytes(unheard)) > before:  # while this process stood still
+                self.heard(unheard, received)
+            elif self._shut(unheard) or len(self.descriptors) <= self._most:
+                return
+        del self._maybe_silent[newest]
+        self._shut(newest)
 
     def _shut(self, descriptor: int) -> bool:
         self.descriptors.pop(descriptor, None)

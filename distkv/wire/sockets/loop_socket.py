@@ -238,12 +238,12 @@ class LoopSocket:
         """Deliver what is here, for no longer than a turn; the rest of it follows when others have had theirs."""
         if (delivery := self._delivery) is None:
             return
-        delivery.is_idle = False
+        delivery.is_idle, delivery.turn = False, None
         try:
             if delivery.behind_s > 0:
                 delivery.behind_s = self._read_ahead(delivery.behind_s)
             if delivery.behind_s > 0:
-                self._loop.call_soon(self._hand_over)
+                self._take_turn(delivery)
             else:
                 self._take_some(delivery)
             delivery.rest()
@@ -264,13 +264,19 @@ class LoopSocket:
             delivery.take(frames)
             if (taken_s := time.monotonic() - began_s) >= _TURN_S:
                 delivery.behind_s = taken_s
-                self._loop.call_soon(self._hand_over)
+                self._take_turn(delivery)
                 return
+
+    def _take_turn(self, delivery: _Delivery) -> None:
+        """The next one, once others have had theirs; there is one at most, or they would grow with every sign."""
+        if delivery.turn is None:
+            delivery.turn = self._loop.call_soon(self._hand_over)
 
     def _signalled(self) -> None:
         """The descriptor is readable, until somebody asks what happened; a reader does that by reading."""
         if self._delivery is not None:
-            self._hand_over()
+            if self._delivery.turn is None:
+                self._hand_over()
         elif self._waiter is None:
             self._check()
         else:
@@ -294,19 +300,20 @@ class LoopSocket:
             self._waiter.set_result(None)
         if self._delivery is not None and self._delivery.is_idle:
             self._delivery.is_idle = False
-            self._loop.call_soon(self._hand_over)
+            self._take_turn(self._delivery)
 
 
 @dataclass(slots=True)
 class _Delivery:
     """Who takes messages. is_idle: there were none since the last sign. behind_s: for how long some were taken since
-    the last were read ahead."""
+    the last were read ahead. turn: the next one, if it is scheduled."""
 
     take: Callable[[list[bytes | memoryview]], None]
     rest: Callable[[], None]
     ended: asyncio.Future[None]
     is_idle: bool = False
     behind_s: float = 0.0
+    turn: asyncio.Handle | None = None
 
 
 def _content(part: zmq.Frame) -> bytes | memoryview:

@@ -32,8 +32,9 @@ class UnfinishedMessages:
     under the loop.
 
     connections: descriptors of those that are open. nothing_waits: whether all that is complete was read. on_shut is
-    called with one that was shut, on_heard with one by which something came since the last round. Cost per message: one
-    entry of a dict; per connection and round: one question to the kernel.
+    called with one that was shut, on_heard with one by which something came since the last round, and all that came.
+    judges_pace: whether one is shut by which far more comes than is read. Cost per message: one entry of a dict; per
+    connection and round: one question to the kernel.
     """
 
     def __init__(
@@ -42,13 +43,16 @@ class UnfinishedMessages:
         max_message_bytes: int,
         nothing_waits: Callable[[], bool],
         on_shut: Callable[[int], None],
-        on_heard: Callable[[int], None] = lambda _: None,
+        on_heard: Callable[[int, int], None] = lambda _descriptor, _received: None,
+        *,
+        judges_pace: bool = True,
     ) -> None:
         self._connections = connections
         # One message that is not complete, and before it one that ZeroMQ's thread is about to hand over.
         self._most_bytes = 2 * max_message_bytes + INEXACT_BYTES
         self._nothing_waits = nothing_waits
         self._on_shut, self._on_heard = on_shut, on_heard
+        self._judges_pace = judges_pace
         self._read: dict[int, tuple[int, int]] = {}  # bytes and frames
         self._received: dict[int, int] = {}
         self._pace = ReadingPace()
@@ -84,13 +88,17 @@ class UnfinishedMessages:
         received = received_bytes(descriptor)
         if received != self._received.get(descriptor):
             self._received[descriptor] = received
-            self._on_heard(descriptor)
+            self._on_heard(descriptor, received)
         read_bytes, read_frames = self._read.get(descriptor, (0, 0))
         # More was read than came where headers were shorter, or where the descriptor was another connection's before.
         read_bytes = min(received, read_bytes)
         self._read[descriptor] = read_bytes, read_frames
-        is_too_far_behind = self._pace.is_too_far_behind(descriptor, received, read_bytes, read_frames)
         unread_bytes = received - read_bytes
+        is_too_far_behind = (
+            self._judges_pace
+            and self._pace.is_too_far_behind(descriptor, received, read_bytes, read_frames)
+            and unread_bytes > self._most_bytes  # what comes next may be far longer than what was read
+        )
         if unread_bytes < LEAST_BYTES and not is_too_far_behind:
             return
         kept_bytes = unread_bytes - waiting_bytes(descriptor)

@@ -6,6 +6,7 @@ faster than its messages are handled is found by that, however slowly they are h
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,6 +27,9 @@ class WaitingLimit(NamedTuple):
     size_bytes: int = QUOTA_BYTES
     all_frames: int = 5 * PAUSE_S * QUOTA_MESSAGES
     all_bytes: int = 2 * QUOTA_BYTES
+
+
+UNLIMITED = WaitingLimit(*[sys.maxsize] * len(WaitingLimit._fields))
 
 
 class Excess(NamedTuple):
@@ -83,7 +87,9 @@ class WaitingMessages:
             self._turns.append(sender)
         else:
             del self._senders[sender]
-        if not waiting.is_stopped:
+        if waiting.uncounted:
+            waiting.uncounted -= 1
+        else:
             self._count(waiting, frames, -1)
         return frames, source
 
@@ -108,7 +114,7 @@ class WaitingMessages:
 
     def _count(self, waiting: _Sender, frames: Frames, sign: int) -> None:
         num_frames = sign * (len(frames) - self._has_senders)
-        size_bytes = sign * sum(map(len, frames))
+        size_bytes = sign * sum(map(len, frames[self._has_senders :]))
         waiting.frames += num_frames
         waiting.size_bytes += size_bytes
         self._frames += num_frames
@@ -125,16 +131,15 @@ class WaitingMessages:
         self._frames -= waiting.frames
         self._bytes -= waiting.size_bytes
         waiting.frames = waiting.size_bytes = 0
-        waiting.is_stopped = True
+        waiting.uncounted = len(waiting.messages)
         self._stopped.add(sender)
 
 
 class _Sender:
-    """What waits of one; `frames` and `size_bytes` are 0 once it is stopped."""
+    """What waits of one. uncounted: so many of the oldest, which waited when it was stopped, are in no count."""
 
-    __slots__ = ("frames", "is_stopped", "messages", "size_bytes")
+    __slots__ = ("frames", "messages", "size_bytes", "uncounted")
 
     def __init__(self) -> None:
         self.messages: deque[tuple[Frames, int]] = deque()
-        self.frames = self.size_bytes = 0
-        self.is_stopped = False
+        self.frames = self.size_bytes = self.uncounted = 0

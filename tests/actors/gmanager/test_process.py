@@ -182,6 +182,22 @@ async def test_silence_is_judged_where_messages_come_without_an_end() -> None:
     actor.close()
 
 
+async def test_an_inbox_that_was_found_empty_begins_anew_to_be_read_first() -> None:
+    """Else messages that come much later would be taken for read in turn already."""
+    clock, inbox = ManualClock(5.0), FullInbox()
+    server: Any = inbox
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
+    await actor.serve()
+    actor.tick()
+    inbox.is_empty = True
+    actor._rest()
+    inbox.is_empty = False
+    clock.advance(2 * READ_FIRST_S)
+    inbox.taken = READ_FIRST_TURNS * inbox.num_connections
+    assert not actor._has_read_of_all(), "it is counted from now on"
+    actor.close()
+
+
 @pytest.mark.parametrize("validates", [True, False])
 async def test_a_contradiction_ends_it_with_validate_state(server: ServerChannel[ToGManager], validates: bool) -> None:
     actor = SpeakingActor(GManagerConfig(validate_state=validates), server, ManualClock(5.0))

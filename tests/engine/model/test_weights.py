@@ -80,6 +80,8 @@ def test_tied_weights_are_one_whichever_is_stored(path: Path) -> None:
     load(path)
     rewrite(path, **{"model.embed_tokens.weight": None})
     assert torch.equal(load_weights(path, ModelConfig.from_dir(path)).embed, head)
+    edit_config(path, lambda raw: raw.pop("dtype"))
+    assert load(path) == head.dtype
 
 
 def test_a_wrong_shape(path: Path) -> None:

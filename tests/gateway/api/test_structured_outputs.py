@@ -38,6 +38,12 @@ WAYS: list[tuple[dict[str, Any], StructuredOutput | None]] = [
     ({"structured_outputs": {"grammar": GRAMMAR}}, StructuredOutput.grammar(GRAMMAR)),
     ({"structured_outputs": {"disable_any_whitespace": False, "disable_fallback": True}}, None),
     ({"guided_json": SCHEMA, "response_format": {"type": "text"}}, StructuredOutput.json_schema(SCHEMA)),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, StructuredOutput.json_schema(SCHEMA)),
+    ({"response_format": {"type": "json_object", "schema": None}}, StructuredOutput.json_object()),
+    (
+        {"structured_outputs": {"regex": "[ab]+", "_backend": None, "_backend_was_auto": False}},
+        StructuredOutput.regex("[ab]+"),
+    ),
 ]
 
 
@@ -66,7 +72,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "response_format",
         None,
     ),
-    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format", None),
+    ({"response_format": {"type": "json_object", "schema": {"type": "nothing"}}}, "response_format", None),
     ({"structured_outputs": {"regexp": "a"}}, "structured_outputs", None),
     ({"guided_json": "{"}, "guided_json", None),
     ({"guided_json": {"pattern": "x" * MAX_BYTES}}, "guided_json", None),

@@ -248,6 +248,7 @@ async def test_what_has_another_name_here_is_refused_with_that(start: Start) -> 
         said = error_of(await gateway.complete(**body), 400, name, "unsupported_parameter")
         assert said == f"{name} is not supported by this server; use {instead}"
     assert (await gateway.complete(max_tokens=1, max_completion_tokens=None)).status_code == 200
+    assert (await gateway.complete(max_tokens=1, max_completion_tokens=1)).status_code == 200, "they say the same"
     assert set(INSTEAD) <= set(REFUSED_COMPLETION)
 
 

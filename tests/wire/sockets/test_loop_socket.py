@@ -186,6 +186,29 @@ async def test_who_is_delivered_to_misses_nothing_and_lets_others_run(monkeypatc
         end.close(0)
 
 
+async def test_who_is_delivered_to_has_one_turn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often something happens meanwhile: turns that grow in number would leave others none."""
+    taker = Taker(cost_s=1.0)
+    monkeypatch.setattr(loop_socket, "time", SimpleNamespace(monotonic=lambda: taker.now_s))
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://f")
+        theirs.connect("inproc://f")
+        end = LoopSocket(ours, "f")
+        for index in range(100):
+            theirs.send(b"%d" % index)
+        delivering = asyncio.create_task(end.deliver(taker.take, taker.rest))
+        await taker.wait_for(1)
+        for _ in range(20):
+            before = len(taker.taken)
+            end._signalled()
+            end._signalled()
+            assert len(taker.taken) == before, "a turn is scheduled, and takes what is here"
+            await taker.wait_for(before + 1)
+        delivering.cancel()
+        await asyncio.wait((delivering,))
+        end.close(0)
+
+
 @pytest.mark.parametrize("delivered", [True, False])
 async def test_who_takes_too_slowly_reads_ahead_and_is_told_who_sends_too_much(
     monkeypatch: pytest.MonkeyPatch, delivered: bool

@@ -44,7 +44,7 @@ def test_one_of_whom_too_many_frames_or_bytes_wait_is_told_once_and_keeps_what_i
     waiting.put_some(b"b", 4, source=6, content=bytes(100))
     waiting.put_some(b"c", 1)
     assert [(one.sender, one.source) for one in waiting.told] == [(b"a", 5), (b"b", 6)]
-    assert waiting.told[1].size_bytes > 300
+    assert waiting.told[1].size_bytes == 3 * 101, "without the route, as it came"
     kept = [frames[0] for frames, _ in waiting.take_all()]
     assert {sender: kept.count(sender) for sender in (b"a", b"b", b"c")} == {b"a": 6, b"b": 3, b"c": 1}
     waiting.put_some(b"a", 1)
@@ -52,6 +52,19 @@ def test_one_of_whom_too_many_frames_or_bytes_wait_is_told_once_and_keeps_what_i
     waiting.forgive()
     waiting.put_some(b"a", 1)
     assert waiting and len(waiting.told) == 2
+
+
+def test_what_waits_of_one_that_was_stopped_is_counted_neither_up_nor_down() -> None:
+    """It goes on sending, by another connection, before what it had here was taken."""
+    waiting = Waiting(NO_LIMIT._replace(frames=10, all_frames=20))
+    for _ in range(10):
+        waiting.put_some(b"a", 20)
+        waiting.forgive()
+        waiting.put_some(b"a", 3, source=6)
+        assert len(waiting.take_all()) == 9
+    assert [one.sender for one in waiting.told] == [b"a"] * 10
+    waiting.put_some(b"b", 5)
+    assert len(waiting.told) == 10, "nothing is left of it in the sums"
 
 
 def test_where_all_have_too_much_it_is_the_largest_and_the_others_stay() -> None:

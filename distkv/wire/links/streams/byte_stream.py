@@ -144,7 +144,7 @@ class ByteStream:
 
     def send_blocks(self, head: bytes, blocks: SlotViews, timeout_s: float) -> bool:
         """Send `head` and the blocks by one native call; False, with nothing sent, where there is none. Raises as
-        `send` does."""
+        `send` does, but waits for as long as the peer takes some bytes: no step waits with it."""
         return self._send(lambda: send_blocks(self._sock.fileno(), head, blocks), timeout_s)
 
     def _send_parts(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
