@@ -92,6 +92,11 @@ class Instance:
         return self._rank.pid
 
     @property
+    def block_bytes(self) -> int:
+        """Of an rBlock."""
+        return self._data.slot_bytes
+
+    @property
     def driver(self) -> int:
         """The thread of this process that drives it, by its number."""
         return self._driver

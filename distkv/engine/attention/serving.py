@@ -168,8 +168,8 @@ class AttendServer:
         if len(plan.entries) > MAX_ENTRIES:
             raise MalformedMessage(f"a plan of {len(plan.entries)} entries; expected {MAX_ENTRIES} at most")
         for entry in plan.entries:
-            if not entry.num_rows or not entry.num_blocks:
-                raise MalformedMessage(f"an entry of {entry.num_rows} rows over {entry.num_blocks} rBlocks")
+            if not entry.num_rows:
+                raise MalformedMessage("an entry of no rows")
             if entry.first_position > MAX_POSITION:
                 raise MalformedMessage(f"a span that begins at position {entry.first_position}")
             if entry.row + entry.num_rows > plan.num_rows:

@@ -14,6 +14,7 @@ from distkv.bench.split_attention.group import Step
 from distkv.bench.split_attention.network import missing
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS, Link, Name
+from distkv.engine.device.host_memory import HostMemory
 from distkv.kernels.cpu.calls.library import installed
 
 pytestmark = pytest.mark.skipif(
@@ -73,7 +74,7 @@ def test_a_wrong_result_is_not_measured(wrong: Name, monkeypatch: pytest.MonkeyP
 
 
 def test_contexts_that_memory_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distattention, "_available_bytes", lambda: 0)
+    monkeypatch.setattr(distattention, "host_memory", lambda: HostMemory(0, 0))
     report, samples = distattention.measure(lambda _: None, quick=True, processes=2, load="all", rounds=1)
     assert not samples
     assert report.machine["left_out"] == (

@@ -54,8 +54,7 @@ class ControlLoad:
             self.submit(PROMPT)
         for _ in range(4):
             self.answer_step()
-        for _ in range(waiting):
-            self.submit_behind()
+        self.waiting = [self.submit_behind() for _ in range(waiting)]
 
     # --- events
 
