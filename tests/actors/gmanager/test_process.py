@@ -122,6 +122,15 @@ class FullInbox:
         pass
 
 
+async def serving_full_inbox() -> tuple[ManualClock, FullInbox, GManagerActor]:
+    """A gManager that has taken one message of an inbox that stays full."""
+    clock, inbox = ManualClock(5.0), FullInbox()
+    server: Any = inbox
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
+    await actor.serve()
+    return clock, inbox, actor
+
+
 class Restless(FullInbox):
     """One instance joins in one incarnation after the other."""
 
@@ -144,10 +153,7 @@ async def test_an_instance_that_comes_and_goes_fills_no_log() -> None:
 
 async def test_silence_is_judged_only_when_nothing_waits_to_be_read() -> None:
     """A heartbeat may be among it."""
-    clock, inbox = ManualClock(5.0), FullInbox()
-    server: Any = inbox
-    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
-    await actor.serve()
+    clock, inbox, actor = await serving_full_inbox()
     with capture_logs() as lines:
         for _ in range(2 * int(GManagerConfig().membership.dead_after_s / ATTENTIVE_STEP_S)):
             clock.advance(ATTENTIVE_STEP_S)
@@ -163,10 +169,7 @@ async def test_silence_is_judged_only_when_nothing_waits_to_be_read() -> None:
 
 async def test_silence_is_judged_where_messages_come_without_an_end() -> None:
     """Once of everybody who had something to say something was read."""
-    clock, inbox = ManualClock(5.0), FullInbox()
-    server: Any = inbox
-    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
-    await actor.serve()
+    clock, inbox, actor = await serving_full_inbox()
     with capture_logs() as lines:
         for _ in range(int(2 * GManagerConfig().membership.dead_after_s / ATTENTIVE_STEP_S)):
             clock.advance(ATTENTIVE_STEP_S)
@@ -184,10 +187,7 @@ async def test_silence_is_judged_where_messages_come_without_an_end() -> None:
 
 async def test_an_inbox_that_was_found_empty_begins_anew_to_be_read_first() -> None:
     """Else messages that come much later would be taken for read in turn already."""
-    clock, inbox = ManualClock(5.0), FullInbox()
-    server: Any = inbox
-    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
-    await actor.serve()
+    clock, inbox, actor = await serving_full_inbox()
     actor.tick()
     inbox.is_empty = True
     actor._rest()
