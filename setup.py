@@ -22,6 +22,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
@@ -52,6 +53,11 @@ class BuildNative(build_ext):
         self.strict = bool(self.inplace) and not self.editable_mode
         for ext in self.extensions:
             ext.optional = not self.strict
+        if self.editable_mode:
+            # An editable installation removes its own when it is done, and whoever builds next would compile all again.
+            usual = build(self.distribution)
+            usual.ensure_finalized()
+            self.build_temp = usual.build_temp
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
         with Path(folder, "lock").open("w") as lock:

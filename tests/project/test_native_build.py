@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path("distkv/kernels/cpu/native")
 LIBRARY = Path("distkv/kernels/cpu/_native.so")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+EDITABLE = "from setuptools import build_meta; build_meta.build_editable('wheels', {'editable_mode': 'compat'})"
 OFFLINE = ("--no-build-isolation", "--no-deps", "--no-index")
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
@@ -91,6 +92,16 @@ def test_only_what_changed_is_compiled(small: Path) -> None:
     assert in_place(small).stdout.count(" -c ") == 1
     os.utime(small / NATIVE / "abi.h")
     assert in_place(small, CXXFLAGS="-DONE").stdout.count(" -c ") == done.stdout.count(" -c ")
+
+
+@needs_compiler
+def test_what_an_editable_installation_compiled_is_not_compiled_again(small: Path) -> None:
+    (small / "wheels").mkdir()
+    done = python(small, "-c", EDITABLE)
+    assert done.returncode == 0 and done.stdout.count(" -c ") >= 2, done.stderr
+    assert (small / LIBRARY).exists()
+    done = python(small, "setup.py", "build_ext", "--build-lib", "out")
+    assert " -c " not in done.stdout and (small / "out" / LIBRARY).exists(), done.stdout
 
 
 @needs_compiler
