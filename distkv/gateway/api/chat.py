@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from itertools import starmap
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
+from distkv.gateway.api.growing_json import JsonArray, JsonText, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
@@ -127,7 +126,7 @@ class ChatWriter:
             object=json_value("chat.completion"),
             created=json_value(self.created),
             model=json_value(self.model),
-            choices=json_array(self._choice(index, self._collected[index]) for index in sorted(self._collected)),
+            choices=json_array(self._choice(index, self._collected.pop(index)) for index in sorted(self._collected)),
             usage=json_value(usage),
             **of_prompt,
         )
@@ -149,31 +148,30 @@ class CollectedMessage:
         self.logprobs = JsonArray()
         self.finish_reason: ChatFinishReason | None = None
         self.stop_reason: StopReason = None
-        self._text = StringIO()
-        self._calls: list[tuple[DeltaToolCall, StringIO]] = []
+        self._text = JsonText()
+        self._calls: list[tuple[DeltaToolCall, JsonText]] = []
 
     def take(self, piece: ChatChunkChoice) -> int:
         """Add a piece; returns its size in bytes."""
         self.finish_reason = piece.finish_reason
         self.stop_reason = None if piece.stop_reason is msgspec.UNSET else piece.stop_reason
-        size_bytes = self._text.write(piece.delta.content or "")
+        size_bytes = self._text.extend(piece.delta.content or "")
         for call in piece.delta.tool_calls or ():
             if call.index == len(self._calls):
-                self._calls.append((call, StringIO()))
+                self._calls.append((call, JsonText()))
                 size_bytes += len(call.function.name or "")
-            size_bytes += self._calls[call.index][1].write(call.function.arguments or "")
+            size_bytes += self._calls[call.index][1].extend(call.function.arguments or "")
         if piece.logprobs is not None:
             size_bytes += self.logprobs.extend(piece.logprobs.content)
         return size_bytes
 
     def parts(self) -> Iterator[bytes]:
         """The message. Its content is null if there are only tool calls."""
-        text = self._text.getvalue()
         calls = {"tool_calls": json_array(starmap(_call, self._calls))} if self._calls else {}
-        content = json_value(text if text or not self._calls else None)
+        content = self._text.parts() if self._text or not self._calls else json_value(None)
         return json_object(role=json_value("assistant"), content=content, **calls)
 
 
-def _call(begun: DeltaToolCall, arguments: StringIO) -> Iterator[bytes]:
-    function = json_object(name=json_value(begun.function.name), arguments=json_value(arguments.getvalue()))
+def _call(begun: DeltaToolCall, arguments: JsonText) -> Iterator[bytes]:
+    function = json_object(name=json_value(begun.function.name), arguments=arguments.parts())
     return json_object(id=json_value(begun.id), type=json_value(begun.type), function=function)

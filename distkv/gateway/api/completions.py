@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
+from distkv.gateway.api.growing_json import JsonArray, JsonText, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
@@ -108,7 +107,7 @@ class CompletionWriter:
             object=json_value("text_completion"),
             created=json_value(self.created),
             model=json_value(self.model),
-            choices=json_array(self._choice(index, self._collected[index]) for index in sorted(self._collected)),
+            choices=json_array(self._choice(index, self._collected.pop(index)) for index in sorted(self._collected)),
             usage=json_value(usage),
         )
 
@@ -117,7 +116,7 @@ class CompletionWriter:
         of_prompt = {"prompt_logprobs": collected.of_prompt.parts()} if self.prompt_logprobs is not None else {}
         return json_object(
             index=json_value(index),
-            text=json_value(collected.text.getvalue()),
+            text=collected.text.parts(),
             logprobs=json_object(**logprobs) if self.logprobs is not None else json_value(None),
             finish_reason=json_value(collected.finish_reason),
             stop_reason=json_value(collected.stop_reason),
@@ -152,7 +151,7 @@ class _Collected:
     """What came of one choice."""
 
     def __init__(self) -> None:
-        self.text = StringIO()
+        self.text = JsonText()
         self.logprobs = {name: JsonArray() for name in CompletionLogprobs.__struct_fields__}
         self.of_prompt = JsonArray()
         self.finish_reason: FinishReason | None = None
@@ -162,7 +161,7 @@ class _Collected:
         """Add a piece; returns its size in bytes."""
         self.finish_reason = piece.finish_reason
         self.stop_reason = None if piece.stop_reason is msgspec.UNSET else piece.stop_reason
-        size_bytes = self.text.write(piece.text)
+        size_bytes = self.text.extend(piece.text)
         if piece.logprobs is not None:
             size_bytes += sum(array.extend(getattr(piece.logprobs, name)) for name, array in self.logprobs.items())
         if piece.prompt_logprobs:

@@ -6,6 +6,7 @@ Parts of JSON are bytes; in their order they are the document.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,24 +19,47 @@ _encoder = msgspec.json.Encoder()
 
 
 class JsonArray:
-    """An array that grows."""
+    """An array that grows. It takes hardly more memory than it has bytes, however few come at a time."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: deque[bytearray] = deque()
 
     def extend(self, items: Sequence[Any]) -> int:
         """Append a few items; returns how many bytes they take."""
         if not items:
             return 0
-        part = (b"," if self._parts else b"") + _encoder.encode(items)[1:-1]
-        self._parts.append(part)
-        return len(part)
+        added = (b"," if self._parts else b"") + _encoder.encode(items)[1:-1]
+        if not self._parts or len(self._parts[-1]) >= PART_BYTES:
+            self._parts.append(bytearray())
+        self._parts[-1] += added
+        return len(added)
 
     def parts(self) -> Iterator[bytes]:
-        """The array."""
+        """The array, once: what was taken is here no more."""
         yield b"["
-        yield from self._parts
+        while self._parts:
+            yield bytes(self._parts.popleft())
         yield b"]"
+
+
+class JsonText:
+    """A text that grows. It takes as much memory as UTF-8 does."""
+
+    def __init__(self) -> None:
+        self._utf8 = bytearray()
+
+    def __bool__(self) -> bool:
+        return bool(self._utf8)
+
+    def extend(self, text: str) -> int:
+        """Append a text; returns how many bytes it takes."""
+        added = text.encode()
+        self._utf8 += added
+        return len(added)
+
+    def parts(self) -> Iterator[bytes]:
+        """The text as JSON."""
+        yield _encoder.encode(self._utf8.decode())
 
 
 def json_value(value: Any) -> Iterator[bytes]:

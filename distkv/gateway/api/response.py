@@ -11,7 +11,8 @@ The path of a token, from an instance's socket to the user's:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distkv.client.async_client import MAX_AT_ONCE
 from distkv.errors import RequestRefused
@@ -39,6 +40,8 @@ from distkv.types import Chunk
 MAX_WHOLE_BYTES = 64 * 2**20
 """Of a response that is not streamed, which is held until it is complete."""
 P = TypeVar("P", bound=msgspec.Struct)
+MakeWhole = Callable[[HeldResponse], Awaitable[Sequence[bytes]]]
+"""Makes a response in pieces."""
 
 
 class ResponseWriter(Protocol[P]):
@@ -57,7 +60,8 @@ class ResponseWriter(Protocol[P]):
         """Keep a piece for `whole`; pieces are in order within each choice."""
 
     def whole(self, usage: Usage) -> Iterator[bytes]:
-        """The response of all pieces that were collected, as parts of JSON."""
+        """The response of all pieces that were collected, as parts of JSON; each is kept no longer than until the
+        next is taken."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +105,43 @@ async def respond(service: Service, request: Request, job: Job[P]) -> ASGIApp:
     entry.prompt_tokens = job.prompt_tokens
     if job.is_streamed:
         return EventStream(partial(_write_events, service, job, entry, client), service.explain)
-    return partial(_write_whole, service, job, entry, client)
+    return partial(send_whole, service, client, partial(_whole, service, job, entry, client))
 
 
-async def _write_whole(
-    service: Service, job: Job[P], entry: LogEntry, client: str, scope: Scope, receive: Receive, send: Send
+async def send_whole(
+    service: Service, client: str, make: MakeWhole, scope: Scope, receive: Receive, send: Send
 ) -> None:
+    """A response that is not streamed, as an ASGI application: make it and send it. When it is given up for others, or
+    `make` raises ApiError, the response is an error; one that has begun is cut off."""
     is_started = False
+
+    async def send_on(message: Message) -> None:
+        nonlocal is_started
+        await send(message)
+        is_started = True
+
     try:
-        async with service.held.one(client) as held:
-            pieces = await until_disconnected(receive, _whole(service, job, entry, client, held))
-            is_started = True
-            await JsonResponse(pieces)(scope, receive, send)
+        await _hold_and_send(service, client, make, scope, receive, send_on)
+        return
     except ApiError as error:
-        if not is_started:
-            raise
-        # The connection ends: what has begun has no other way to fail.
-        structlog.get_logger().warning("a response was cut off", reason=str(error))
+        if is_started:
+            # The connection ends: what has begun has no other way to fail.
+            structlog.get_logger().warning("a response was cut off", reason=str(error))
+            return
+        # Not raised: to Starlette a response whose head waits to be sent has begun. Sent later: the error holds what
+        # was to be sent.
+        refusal = service.explain(error).response()
+    await refusal(scope, receive, send)
+
+
+async def _hold_and_send(
+    service: Service, client: str, make: MakeWhole, scope: Scope, receive: Receive, send: Send
+) -> None:
+    async with service.held.one(client) as held:
+        pieces = await until_disconnected(receive, make(held))
+        service.held.grown(held, sum(map(len, pieces)))
+        await asyncio.sleep(0)  # it may be this one that is given up
+        await JsonResponse(pieces)(scope, receive, send)
 
 
 async def _whole(service: Service, job: Job[P], entry: LogEntry, client: str, held: HeldResponse) -> list[bytes]:

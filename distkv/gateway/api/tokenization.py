@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
+from collections.abc import Sequence
+from functools import partial
 
-from distkv.gateway.api.growing_json import JsonResponse
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from distkv.gateway.api.response import send_whole
 from distkv.gateway.api.service import Service
 from distkv.gateway.operations.clients import client_of
+from distkv.gateway.operations.held_responses import HeldResponse
+from distkv.gateway.prompting.reading import Written
 
 
 class Tokenizing:
@@ -15,7 +21,7 @@ class Tokenizing:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def tokenize(self, request: Request) -> JsonResponse:
+    async def tokenize(self, request: Request) -> ASGIApp:
         """The tokens of a prompt or of a conversation, as the cluster would get them."""
         service = self._service
         async with service.bodies.complete(request) as parts:
@@ -23,12 +29,21 @@ class Tokenizing:
             written = await service.in_place(
                 request, lambda: service.readers.tokenize(parts, service.max_model_len or None, client)
             )
-        return JsonResponse(written.parts)
+        return _response(service, client, written)
 
-    async def detokenize(self, request: Request) -> JsonResponse:
+    async def detokenize(self, request: Request) -> ASGIApp:
         """The text of tokens, special ones left out as in every output."""
         service = self._service
         async with service.bodies.complete(request) as parts:
             client = client_of(request.scope)
             written = await service.in_place(request, lambda: service.readers.detokenize(parts, client))
-        return JsonResponse(written.parts)
+        return _response(service, client, written)
+
+
+def _response(service: Service, client: str, written: Written) -> ASGIApp:
+    async def make(_: HeldResponse) -> Sequence[bytes]:
+        parts = list(written.parts)
+        written.parts.clear()  # or they would stay here when the response is given up
+        return parts
+
+    return partial(send_whole, service, client, make)

@@ -36,7 +36,7 @@ LEFT_S = 1.0
 RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
 MAX_TOKENIZED_BYTES = 4 * 2**20
-"""Of a body for /tokenize, for which no text is too long to be tokenized, as it would be for an instance."""
+"""Of a body for /tokenize or /detokenize, for which nothing is too long, as it would be for an instance."""
 PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
 T = TypeVar("T", bound=Outcome)
@@ -69,13 +69,12 @@ class Readers:
 
     async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None, client: str) -> Written:
         """See `reading.tokenize`. Raises ApiError 413 for a body over MAX_TOKENIZED_BYTES."""
-        if sum(map(len, parts)) > MAX_TOKENIZED_BYTES:
-            problem = f"the body is over the limit of {MAX_TOKENIZED_BYTES} bytes of this endpoint"
-            raise ApiError(413, problem, code="body_too_large")
+        _check_size(parts)
         return await self._read("tokenize", parts, max_model_len, client, Written)
 
     async def detokenize(self, parts: Sequence[bytes], client: str) -> Written:
-        """See `reading.detokenize`."""
+        """See `reading.detokenize`. Raises as `tokenize`."""
+        _check_size(parts)
         return await self._read("detokenize", parts, None, client, Written)
 
     async def aclose(self) -> None:
@@ -189,6 +188,12 @@ class LongBodies:
         if isinstance(answer.outcome, Written):
             answer = msgspec.structs.replace(answer, outcome=Written(await _read_frame(process.stdout)))
         return answer
+
+
+def _check_size(parts: Sequence[bytes]) -> None:
+    if sum(map(len, parts)) > MAX_TOKENIZED_BYTES:
+        problem = f"the body is over the limit of {MAX_TOKENIZED_BYTES} bytes of this endpoint"
+        raise ApiError(413, problem, code="body_too_large")
 
 
 def _not_read(why: str) -> ApiError:

@@ -35,6 +35,8 @@ from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
+MAX_TEXT = 16 * 2**20
+"""Characters that /detokenize writes at most: four times the longest text that /tokenize takes."""
 NO_PROMPT = ""
 NO_MESSAGES = [Message(role="user")]
 UNCONSTRAINED: dict[str, Any] = dict.fromkeys(
@@ -160,7 +162,10 @@ def detokenize(model: ServedModel, raw: bytes, most: int | None) -> Written:
     """The response of /detokenize: the text of tokens, special ones left out as in every output."""
     body = decode(raw, DetokenizeRequest, {})
     model.check_name(body.model)
-    return Written([msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens)))])
+    text = model.need_tokenizer().decode(body.tokens)
+    if len(text) > MAX_TEXT:
+        raise invalid(f"tokens: their text is over the limit of {MAX_TEXT} characters", "tokens", "response_too_large")
+    return Written([msgspec.json.encode(Detokenized(text))])
 
 
 def _constraint(model: ServedModel, body: SamplingRequest) -> Constraint | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from distkv.gateway.api.response import _write_whole
+from distkv.gateway.api.response import send_whole
 from distkv.gateway.operations import held_responses as module
-from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.operations.held_responses import HeldResponse, HeldResponses
-from distkv.gateway.operations.request_log import LogEntry
 from distkv.gateway.schema.errors import ApiError
 from tests.gateway.harness import error_of
 
@@ -87,7 +86,7 @@ async def test_who_leaves_holds_nothing(held: HeldResponses) -> None:
 
 
 async def test_a_request_whose_response_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FREE_BYTES", 100)
+    monkeypatch.setattr(module, "FREE_BYTES", 500)
     monkeypatch.setattr(module, "ROOM_BYTES", 100)
     gateway = await start()
     body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 2, "logprobs": 1, "n": 9}
@@ -96,27 +95,68 @@ async def test_a_request_whose_response_is_given_up(start: Start, monkeypatch: p
     assert (await gateway.complete(PROMPT, max_tokens=1)).status_code == 200
 
 
-async def test_one_that_is_being_sent_is_cut_off() -> None:
+async def endless() -> Any:
+    await asyncio.Event().wait()
+
+
+async def make(_: HeldResponse) -> list[bytes]:
+    return [b"{}"]
+
+
+def service_of(held: HeldResponses) -> Any:
+    return SimpleNamespace(held=held, explain=lambda error: error)
+
+
+async def test_one_that_is_being_sent_is_cut_off(held: HeldResponses) -> None:
     """A slow reader keeps it in memory: then its connection ends."""
-    held, sent = HeldResponses(), []
-
-    async def run(*_: Any) -> None:
-        pass
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
+    sent = []
 
     async def send(message: Any) -> None:
         sent.append(message["type"])
         if message["type"] == "http.response.body":
             next(iter(held._all)).give_up()
-            await asyncio.Event().wait()
+            await endless()
 
-    service: Any = SimpleNamespace(held=held, limit=ConcurrencyLimit(1), generation=SimpleNamespace(run=run))
-    writer: Any = SimpleNamespace(size_bytes=0, whole=lambda _: iter([b"{}"]))
-    job: Any = SimpleNamespace(choices=[], writer=writer, prompt_tokens=0)
     with capture_logs() as logs:
-        await _write_whole(service, job, LogEntry("r-1"), "a", {}, receive, send)
+        await send_whole(service_of(held), "a", make, {}, endless, send)
     assert sent == ["http.response.start", "http.response.body"]
     assert [one["event"] for one in logs] == ["a response was cut off"]
     assert not held._all
+
+
+async def test_one_whose_head_waits_to_be_sent_is_an_error(held: HeldResponses) -> None:
+    """Nothing was sent, and uvicorn answered with a text of its own, behind the answer that the client had not read."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if held._all:
+            next(iter(held._all)).give_up()
+            await endless()
+        sent.append(message)
+
+    await send_whole(service_of(held), "a", make, {"type": "http"}, endless, send)
+    assert [message.get("status") for message in sent] == [503, None]
+    assert json.loads(sent[1]["body"])["error"]["code"] == "responses_full"
+
+
+async def test_what_is_sent_counts(held: HeldResponses, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a response that was collected, and what nobody collected: tokens of a text."""
+    counted = []
+
+    async def send(_: Any) -> None:
+        counted.append(held._held_bytes)
+
+    monkeypatch.setattr(module, "FREE_BYTES", 0)
+    await send_whole(service_of(held), "a", make, {}, endless, send)
+    assert counted == [2, 2, 2]
+    assert not held._held_bytes
+
+
+async def test_tokens_and_texts_are_held_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FREE_BYTES", 0)
+    monkeypatch.setattr(module, "ROOM_BYTES", 400)
+    gateway = await start()
+    assert (await gateway.post("/tokenize", prompt="x" * 9)).status_code == 200
+    error_of(await gateway.post("/tokenize", prompt="x" * 999), 503, None, "responses_full")
+    assert (await gateway.post("/detokenize", tokens=[50, 60])).status_code == 200
+    error_of(await gateway.post("/detokenize", tokens=[50] * 999), 503, None, "responses_full")

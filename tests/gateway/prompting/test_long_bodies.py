@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from distkv.config import GatewayConfig, build
-from distkv.gateway.prompting import readers
+from distkv.gateway.prompting import readers, reading
 from distkv.gateway.prompting.reader_process import Answer, Task
 from distkv.gateway.prompting.reading import CompletionRead
 from distkv.types import SamplingParams
@@ -121,3 +121,7 @@ async def test_what_is_too_long_to_be_tokenized(start: Start, monkeypatch: pytes
     monkeypatch.setattr(readers, "MAX_TOKENIZED_BYTES", 60)
     assert (await gateway.post("/tokenize", prompt="x" * 20)).status_code == 200
     error_of(await gateway.post("/tokenize", prompt="x" * 60), 413, None, "body_too_large")
+    assert (await gateway.post("/detokenize", tokens=[50] * 5)).status_code == 200
+    error_of(await gateway.post("/detokenize", tokens=[50] * 60), 413, None, "body_too_large")
+    monkeypatch.setattr(reading, "MAX_TEXT", 4)
+    error_of(await gateway.post("/detokenize", tokens=[50] * 5), 400, "tokens", "response_too_large")

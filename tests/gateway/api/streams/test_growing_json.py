@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from distkv.gateway.api import growing_json
-from distkv.gateway.api.growing_json import JsonArray, JsonResponse, in_pieces, json_array, json_object, json_value
+from distkv.gateway.api.growing_json import (
+    JsonArray,
+    JsonResponse,
+    JsonText,
+    in_pieces,
+    json_array,
+    json_object,
+    json_value,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
@@ -39,6 +48,27 @@ def test_an_array_that_grows(additions: list[list[Any]]) -> None:
     written = b"".join(array.parts())
     assert json.loads(written) == [item for items in additions for item in items]
     assert size_bytes == len(written) - 2
+    assert b"".join(array.parts()) == b"[]"
+
+
+@given(st.lists(st.text()))
+def test_a_text_that_grows(additions: list[str]) -> None:
+    text = JsonText()
+    size_bytes = sum(map(text.extend, additions))
+    written = "".join(additions)
+    assert json.loads(b"".join(text.parts())) == written
+    assert size_bytes == len(written.encode())
+    assert bool(text) == bool(written)
+
+
+def test_what_comes_by_little_takes_hardly_more_than_its_bytes() -> None:
+    """Each part was an object of its own: a few bytes took fifty."""
+    tracemalloc.start()
+    array, text = JsonArray(), JsonText()
+    size_bytes = sum(array.extend([number % 7]) + text.extend("ab") for number in range(100_000))
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size_bytes < held_bytes < 1.5 * size_bytes
 
 
 async def test_a_response_is_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
