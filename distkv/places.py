@@ -71,25 +71,25 @@ class Places:
         return turn
 
 
-class SharedPlace:
-    """One place for many clients. However many of one wait, another waits behind one of them at most: the others wait
-    for this one, as for one of `Places`.
+class SharedPlaces:
+    """`count` places for many clients, all of which one may have while nobody else wants some. However many of one
+    wait, another waits behind `count` of them at most: the others wait for these, as for `Places`.
 
-    smallest_first: so do those for which nobody of their own client has to be waited for; else they have the place in
+    smallest_first: so do those for which nobody of their own client has to be waited for; else they have the places in
     the order in which they came to that.
     """
 
-    def __init__(self, *, smallest_first: bool = False) -> None:
-        self._smallest_first = smallest_first
-        self._place = Places(1)
+    def __init__(self, count: int = 1, *, smallest_first: bool = False) -> None:
+        self._count, self._smallest_first = count, smallest_first
+        self._places = Places(count)
         self._of: dict[Hashable, Places] = {}
 
     @contextlib.asynccontextmanager
     async def take(self, client: Hashable, size: int) -> AsyncIterator[None]:
         """As `Places.take`."""
-        own = self._of.setdefault(client, Places(1))
+        own = self._of.setdefault(client, Places(self._count))
         try:
-            async with own.take(size), self._place.take(size if self._smallest_first else 0):
+            async with own.take(size), self._places.take(size if self._smallest_first else 0):
                 yield
         finally:
             if own.is_unused and self._of.get(client) is own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from distkv.places import Places, SharedPlace
+from distkv.places import Places, SharedPlaces
 
 
 class Crowd:
@@ -91,7 +91,7 @@ async def test_one_that_leaves_as_its_place_comes_free_gives_it_to_the_next() ->
 
 
 async def test_of_a_place_that_is_shared_each_waits_for_one_of_every_other_client() -> None:
-    place, began, go_on = SharedPlace(), [], asyncio.Semaphore(0)
+    place, began, go_on = SharedPlaces(), [], asyncio.Semaphore(0)
 
     async def hold(client: str, size: int) -> None:
         async with place.take(client, size):
@@ -112,7 +112,7 @@ async def test_of_a_place_that_is_shared_each_waits_for_one_of_every_other_clien
 
 async def test_of_a_place_that_is_shared_by_size_each_client_has_one_that_may_be_next() -> None:
     """As of `Places`, the smallest and the oldest in turn."""
-    place, began, go_on = SharedPlace(smallest_first=True), [], asyncio.Semaphore(0)
+    place, began, go_on = SharedPlaces(smallest_first=True), [], asyncio.Semaphore(0)
 
     async def hold(client: str, size: int) -> None:
         async with place.take(client, size):
@@ -128,3 +128,27 @@ async def test_of_a_place_that_is_shared_by_size_each_client_has_one_that_may_be
     await asyncio.gather(*tasks)
     assert began == [("a", 50), ("d", 30), ("b", 90), ("a", 1), ("c", 80), ("a", 2)]
     assert not place._of, "clients are forgotten"
+
+
+async def test_of_several_places_that_are_shared_a_client_may_have_all() -> None:
+    places, began, go_on = SharedPlaces(2, smallest_first=True), [], asyncio.Semaphore(0)
+
+    async def hold(client: str, size: int) -> None:
+        async with places.take(client, size):
+            began.append((client, size))
+            await go_on.acquire()
+
+    tasks: list[asyncio.Task[None]] = []
+    for client, size in (("a", 5), ("a", 9), ("a", 1), ("a", 4), ("b", 70), ("c", 80)):
+        tasks.append(asyncio.create_task(hold(client, size)))
+        await asyncio.sleep(0)
+    assert began == [("a", 5), ("a", 9)]
+    for _ in began:
+        go_on.release()
+    await asyncio.gather(*tasks[:2])
+    await asyncio.sleep(0)
+    assert began[2:] == [("b", 70), ("c", 80)]
+    for _ in tasks[2:]:
+        go_on.release()
+    await asyncio.gather(*tasks)
+    assert not places._of, "clients are forgotten"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distkv.errors import DistKVError, InvalidParams
-from distkv.places import SharedPlace
+from distkv.places import SharedPlaces
 from distkv.structured_output import FIELD, StructuredOutput
 from distkv.text.grammar_checker import GrammarChecker
 from distkv.threads import in_thread
@@ -38,7 +38,7 @@ class Grammars:
 
     def __init__(self, send: Callable[[ToWorker, str], None]) -> None:
         self._send = send
-        self._checker, self._place = GrammarChecker(), SharedPlace()
+        self._checker, self._place = GrammarChecker(), SharedPlaces()
         self._held: dict[int, _Held] = {}
         self._ids: dict[StructuredOutput, int] = {}
         self._last_id = 0

@@ -23,7 +23,7 @@ from distkv.gateway.prompting.reader_process import FRAME, Answer, Failure, Kind
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
-from distkv.places import Places, SharedPlace
+from distkv.places import SharedPlaces
 from distkv.text.grammar_checker import GrammarChecker
 from distkv.threads import in_thread
 
@@ -47,14 +47,14 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 class Readers:
     """Reads bodies for one gateway; a few at the same time, the others wait, also for those whose client has left: next
-    is the shortest, and the time after that the one that has waited longest. Of long ones each client has one at most
-    among those that may be next. Close it, or processes stay."""
+    is the shortest, and the time after that the one that has waited longest. Of each client as many may be next as are
+    read at the same time: two short ones, and a long one. Close it, or processes stay."""
 
     def __init__(self, config: GatewayConfig, model: ServedModel) -> None:
         self._model = model
-        self._places = Places(THREADS)
+        self._places = SharedPlaces(THREADS, smallest_first=True)
         self._threads = ThreadPoolExecutor(THREADS, "read")
-        self._check_place = SharedPlace()
+        self._check_place = SharedPlaces()
         self._checks = ThreadPoolExecutor(1, "check")
         self._checker = GrammarChecker()
         self._long, self._longest = LongBodies(config), LongBodies(config)
@@ -106,7 +106,7 @@ class Readers:
             long = self._long if size <= RETIRE_BYTES else self._longest
             found = await long.read(Task(kind, most), parts, client)
         else:
-            async with self._places.take(size):
+            async with self._places.take(client, size):
                 try:
                     found = await in_thread(self._threads, read, self._model, kind, b"".join(parts), most)
                 except BlockingIOError as error:
@@ -121,12 +121,12 @@ class ReadingFailed(Exception):
 
 class LongBodies:
     """A reader process, started when the first long body comes; it reads one after the other, of clients as
-    `SharedPlace` has them."""
+    `SharedPlaces` takes them."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
-        self._place = SharedPlace(smallest_first=True)
+        self._place = SharedPlaces(smallest_first=True)
 
     async def read(self, task: Task, parts: Sequence[bytes], client: str) -> Outcome:
         """What came of a body. Raises ApiError: what reading raised, or 503 if the process failed or took too long;

@@ -167,6 +167,31 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
     assert begun == [101, 102, 3, 103, 104, 105]
 
 
+async def test_who_floods_with_short_bodies_delays_another_client_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one's chat was read behind all the shorter bodies, and every second time behind the older ones."""
+    nothing: Any = None
+    begun: list[bytes] = []
+    go_on = threading.Semaphore(0)
+
+    def slow(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
+        begun.append(raw)
+        go_on.acquire(timeout=10)
+        return CompletionRead(nothing, SamplingParams(), 1)
+
+    monkeypatch.setitem(reader_process.READERS, "completion", slow)
+    made = readers.Readers(nothing, nothing)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(9):
+            tasks.create_task(made.completion((b"a",), None, "a"))
+            await asyncio.sleep(0)
+        tasks.create_task(made.completion((b"b" * 99,), None, "b"))
+        for count in range(10):
+            await until(lambda: len(begun) >= min(count + readers.THREADS, 10))  # noqa: B023
+            go_on.release()
+    await made.aclose()
+    assert begun.index(b"b" * 99) == readers.THREADS
+
+
 async def test_what_there_is_no_thread_for_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a fault of the gateway's, until the system had threads again."""
     nothing: Any = None
