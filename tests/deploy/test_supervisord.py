@@ -51,7 +51,7 @@ class Supervised:
         self.gmanager, self.gateway = free_ports(2)
         config = directory / "distkv.toml"
         config.write_text(SETTINGS.format(gmanager=self.gmanager, gateway=self.gateway))
-        self.log_path = directory / "log"
+        self._directory = directory
         environ = os.environ | {
             "DISTKV_CONFIG": str(config),
             "DISTKV_MODEL": str(model),
@@ -59,15 +59,29 @@ class Supervised:
             "PATH": f"{ROOT / 'bin'}{os.pathsep}{os.environ['PATH']}",
         }
         conf = str(ROOT / "configs" / "supervisord.conf")
-        with self.log_path.open("wb") as log:
+        # As under systemd: what cannot be opened again by a path.
+        self._output, output = socket.socketpair()
+        with output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", conf],
                 env=environ,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
         self._socket = f"unix://{directory / 'supervisor.sock'}"
+
+    def said(self) -> str:
+        """The newest lines of every program."""
+        return "\n".join(path.read_text()[-2000:] for path in sorted(self._directory.glob("*.log")))
+
+    def close(self) -> None:
+        """End what still runs."""
+        if self.process.poll() is None:
+            for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
+                process.kill()
+            self.process.wait()
+        self._output.close()
 
     def programs(self) -> dict[str, dict[str, Any]]:
         """What supervisord knows of each program: statename, pid, ..."""
@@ -97,15 +111,12 @@ def is_free(port: int) -> bool:
 def supervised(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Supervised]:
     running = Supervised(tmp_path_factory.mktemp("sv"), checkpoint)
     yield running
-    if running.process.poll() is None:
-        for process in [*psutil.Process(running.process.pid).children(recursive=True), running.process]:
-            process.kill()
-        running.process.wait()
+    running.close()
 
 
 @pytest.mark.slow
 async def test_a_killed_instance_comes_back_and_serves(supervised: Supervised) -> None:
-    said = supervised.log_path.read_text
+    said = supervised.said
     async with (
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{supervised.gateway}", timeout=30) as http,
         AsyncClient(f"tcp://127.0.0.1:{supervised.gmanager}") as client,
