@@ -8,31 +8,31 @@ restarted server. Nothing is authenticated.
 
 from __future__ import annotations
 
-import errno
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from itertools import repeat
 from typing import Generic, Self
 
 import structlog
 import zmq
 
-from distkv.errors import ConfigError, LinkClosed, MalformedMessage, WireError
-from distkv.wire.address import join_host_port, split_host_port
+from distkv.errors import ConfigError, MalformedMessage, WireError
+from distkv.wire.address import split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import Body, Control, Envelope
 from distkv.wire.messages.to_client import Rejected
 from distkv.wire.rejections import Rejections
+from distkv.wire.sockets.connecting import new_dealer
 from distkv.wire.sockets.connection_limit import ConnectionLimit
 from distkv.wire.sockets.connection_watch import ConnectionWatch
+from distkv.wire.sockets.destination import Destination
 from distkv.wire.sockets.flood_guard import FloodGuard
 from distkv.wire.sockets.listening import listen_at
 from distkv.wire.sockets.loop_socket import LoopSocket
-from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
 from distkv.wire.sockets.unfinished_messages import UnfinishedMessages
 from distkv.wire.sockets.waiting_messages import UNLIMITED, Excess
@@ -40,9 +40,6 @@ from distkv.wire.sockets.waiting_messages import UNLIMITED, Excess
 POLITE_LINGER_S = 0.5
 MAX_ANSWER_BYTES = 128 * 2**20
 """To one route in QUOTA_S. One that asks for much and reads nothing is cut off before much more has piled up."""
-
-# Identities that begin with a zero byte are ZeroMQ's own.
-_ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
 
 
 class ServerChannel(Generic[Body]):
@@ -249,23 +246,33 @@ class ClientChannel(Generic[Body]):
         self,
         socket: zmq.Socket[bytes],
         address: str,
-        watch: ConnectionWatch,
         inbox: EnvelopeDecoder[Body],
         max_message_bytes: int,
+        on_connected: Callable[[], None],
+        on_disconnected: Callable[[], None],
+        longest_retry_s: float,
     ) -> None:
         self.malformed = 0
         self._inbox = inbox
         self._max_message_bytes = max_message_bytes
-        # Nothing of a server is dropped: a stream with a hole would end as one that is whole.
-        self._socket = LoopSocket(socket, address, UNLIMITED, on_read=self._note_read)
-        self._watch = watch
-        self._unfinished = UnfinishedMessages(
-            watch.descriptors,
-            max_message_bytes,
-            lambda: not self._socket.has_unread(),
-            self._stopped_unfinished,
-            judges_pace=False,
-        )
+        self._on_connected, self._on_disconnected = on_connected, on_disconnected
+        with ExitStack() as undo:
+            # Nothing of a server is dropped: a stream with a hole would end as one that is whole.
+            self._socket = LoopSocket(socket, address, UNLIMITED, on_read=self._note_read)
+            undo.callback(self._socket.close, 0)
+            self._destination = Destination(self._socket, *split_host_port(address), longest_retry_s)
+            self._watch = ConnectionWatch(socket, address, self._reached, self._lost, self._destination.failed)
+            undo.callback(self._watch.close)
+            self._unfinished = UnfinishedMessages(
+                self._watch.descriptors,
+                max_message_bytes,
+                lambda: not self._socket.has_unread(),
+                self._stopped_unfinished,
+                judges_pace=False,
+            )
+            undo.callback(self._unfinished.close)
+            self._destination.start()
+            undo.pop_all()
 
     @classmethod
     def connect(
@@ -274,8 +281,8 @@ class ClientChannel(Generic[Body]):
         inbox: EnvelopeDecoder[Body],
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        on_connected: Callable[[], None] | None = None,
-        on_disconnected: Callable[[], None] | None = None,
+        on_connected: Callable[[], None] = lambda: None,
+        on_disconnected: Callable[[], None] = lambda: None,
         longest_retry_s: float = 1.0,
     ) -> Self:
         """Start to connect to "tcp://host:port" and return at once; what is sent meanwhile waits. Needs a running loop.
@@ -286,26 +293,8 @@ class ClientChannel(Generic[Body]):
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
-        host, port = split_host_port(address)
-        socket = open_socket(zmq.DEALER, ipv6=":" in host)
-        watch: ConnectionWatch | None = None
-        try:
-            socket.set(zmq.IDENTITY, _ROUTE_MARK + secrets.token_bytes(_ROUTE_BYTES))
-            socket.set(zmq.MAXMSGSIZE, max_message_bytes)
-            socket.set(zmq.RECONNECT_IVL, 50)
-            socket.set(zmq.RECONNECT_IVL_MAX, round(longest_retry_s * 1000))
-            watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
-            socket.connect(f"tcp://{join_host_port(host, port)}")
-            return cls(socket, address, watch, inbox, max_message_bytes)
-        except BaseException as e:
-            if watch is not None:
-                watch.close()
-            socket.close(linger=0)
-            if isinstance(e, zmq.ZMQError) and e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                raise LinkClosed(address, f"no connection can be opened: {e.strerror}") from None
-            if isinstance(e, zmq.ZMQError):
-                raise ConfigError("address", f"cannot connect to {address}: {e.strerror}") from None
-            raise
+        with new_dealer(address, max_message_bytes, longest_retry_s) as socket:
+            return cls(socket, address, inbox, max_message_bytes, on_connected, on_disconnected, longest_retry_s)
 
     @property
     def connected(self) -> bool:
@@ -320,7 +309,8 @@ class ClientChannel(Generic[Body]):
 
         Raises FrameTooLarge, and sends nothing, over the limit of `connect`: it would end the connection.
         """
-        return self._socket.send((encode_envelope(envelope, self._max_message_bytes),))
+        frame = encode_envelope(envelope, self._max_message_bytes)
+        return self._destination.keep(frame) if self._destination.keeps else self._socket.send((frame,))
 
     async def recv(self) -> Envelope[Body]:
         """The next envelope; waits also while the server is away (`on_disconnected` is called when it goes).
@@ -346,6 +336,15 @@ class ClientChannel(Generic[Body]):
             error.request_id = request_id(frames[0])
             raise
 
+    def _reached(self) -> None:
+        for frame in self._destination.reached():
+            self._socket.send((frame,))
+        self._on_connected()
+
+    def _lost(self) -> None:
+        self._destination.lost()
+        self._on_disconnected()
+
     def _note_read(self, _: int, frames: int, size_bytes: int) -> None:
         for descriptor in self._watch.descriptors:
             self._unfinished.read(descriptor, frames, size_bytes)
@@ -357,15 +356,19 @@ class ClientChannel(Generic[Body]):
 
     def close(self) -> None:
         """Disconnect; what was sent before gets a moment to leave."""
-        self._unfinished.close()
-        self._watch.close()
-        self._socket.close(POLITE_LINGER_S)
+        for frame in self._destination.close():
+            self._socket.send((frame,))
+        self._close(POLITE_LINGER_S)
 
     def abort(self) -> None:
         """Disconnect and drop what has not left yet."""
+        self._destination.close()
+        self._close(0)
+
+    def _close(self, linger_s: float) -> None:
         self._unfinished.close()
         self._watch.close()
-        self._socket.close(0)
+        self._socket.close(linger_s)
 
     async def __aenter__(self) -> Self:
         return self

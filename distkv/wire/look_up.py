@@ -9,43 +9,53 @@ from concurrent.futures import Future
 from distkv import threads
 
 _lock = threading.Lock()
-_under_way: dict[tuple[str, int], Future[list[str]]] = {}
+_under_way: dict[str, Future[list[str]]] = {}
 
 
-def look_up(host: str, port: int, timeout_s: float) -> list[str]:
-    """The numeric addresses of a host for TCP, the preferred one first. Who asks for a name that is being looked up
-    waits for the same answer, so that a name takes one thread, however often it is asked for.
+def look_up(host: str, timeout_s: float) -> list[str]:
+    """The numeric addresses of a host for TCP, the preferred one first.
 
     Raises TimeoutError, OSError (also where there is no thread left), and ValueError for what is no name.
     """
-    try:
-        return _addresses(host, port, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass
-    key = host, port
+    return begin_look_up(host).result(timeout_s)
+
+
+def begin_look_up(host: str) -> Future[list[str]]:
+    """The same, which nobody waits for; it cannot be cancelled. Who asks for a name that is being looked up gets the
+    same answer, so that a name takes one thread, however often it is asked for. Raises OSError where there is none."""
+    if is_numeric(host):
+        known: Future[list[str]] = Future()
+        known.set_result([host])
+        return known
     with _lock:
-        if (answer := _under_way.get(key)) is None:
+        if (answer := _under_way.get(host)) is None:
             answer = Future()
-            threads.start(threading.Thread(target=_answer, args=(key, answer), name=f"look up {host}", daemon=True))
-            _under_way[key] = answer
-    return answer.result(timeout_s)
+            answer.set_running_or_notify_cancel()
+            threads.start(threading.Thread(target=_answer, args=(host, answer), name=f"look up {host}", daemon=True))
+            _under_way[host] = answer
+    return answer
 
 
-def _answer(key: tuple[str, int], answer: Future[list[str]]) -> None:
+def is_numeric(host: str) -> bool:
+    """Whether it is an address, which no name server is asked for."""
+    try:
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _answer(host: str, answer: Future[list[str]]) -> None:
     found: list[str] = []
     failure: Exception | None = None
     try:
-        found = _addresses(*key)
+        addresses = (str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        found = list(dict.fromkeys(addresses))
     except Exception as error:
         failure = error
     with _lock:
-        del _under_way[key]
+        del _under_way[host]
     if failure is None:
         answer.set_result(found)
     else:
         answer.set_exception(failure)
-
-
-def _addresses(host: str, port: int, flags: int = 0) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [str(address[0]) for *_, address in found]

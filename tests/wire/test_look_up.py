@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -15,54 +13,30 @@ from distkv.wire.links.transports.sockets import open_tcp
 from distkv.wire.look_up import look_up
 from distkv.wire.messages.common import DataEndpoint
 from tests.threads import no_threads
-from tests.waiting import DEADLINE_S, wait_until
-
-NAME = "slow.example"
-
-
-class NameServer:
-    """Answers for NAME once it `may_answer`, with `addresses`. asked: how often."""
-
-    def __init__(self) -> None:
-        self.may_answer = threading.Event()
-        self.asked = 0
-        self.fails = False
-        self.addresses: tuple[str, ...] = ("127.0.0.1",)
-        self._ask = socket.getaddrinfo
-
-    def getaddrinfo(self, host: str, port: int, *args: Any, **options: Any) -> Any:
-        if host != NAME or options.get("flags"):
-            return self._ask(host, port, *args, **options)
-        self.asked += 1
-        assert self.may_answer.wait(DEADLINE_S)
-        if self.fails:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return self._ask("127.0.0.1", port, **options)
+from tests.waiting import DEADLINE_S
+from tests.wire.name_server import NAME, NameServer, name_server
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
-    server = NameServer()
-    monkeypatch.setattr(module.socket, "getaddrinfo", server.getaddrinfo)
-    yield server
-    server.may_answer.set()
-    wait_until(lambda: not module._under_way)
+def server() -> Iterator[NameServer]:
+    with name_server() as server:
+        yield server
 
 
 def test_who_has_waited_for_a_name_goes_on_and_all_that_wait_share_one_thread(server: NameServer) -> None:
     for _ in range(3):
         with pytest.raises(TimeoutError):
-            look_up(NAME, 7071, 0.001)
+            look_up(NAME, 0.001)
     assert server.asked == 1
     server.may_answer.set()
-    assert look_up(NAME, 7071, DEADLINE_S) == ["127.0.0.1"]
+    assert look_up(NAME, DEADLINE_S) == ["127.0.0.1"]
 
 
 def test_a_numeric_address_needs_no_thread(server: NameServer) -> None:
     with no_threads():
-        assert look_up("127.0.0.1", 7071, DEADLINE_S) == ["127.0.0.1"]
+        assert look_up("127.0.0.1", DEADLINE_S) == ["127.0.0.1"]
         with pytest.raises(OSError):
-            look_up(NAME, 7071, DEADLINE_S)
+            look_up(NAME, DEADLINE_S)
     assert not module._under_way
 
 

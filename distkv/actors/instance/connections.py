@@ -48,8 +48,8 @@ class Connection(Generic[Body]):
         name: str,
         inbox: EnvelopeDecoder[Body | Rejected],
         envelopes: EnvelopeFactory,
-        on_connected: Callable[[], None] | None = None,
-        on_lost: Callable[[], None] | None = None,
+        on_connected: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
         retry_s: float = GMANAGER_RETRY_S,
     ) -> None:
         self.name, self.address = name, address
@@ -107,8 +107,7 @@ class Connection(Generic[Body]):
 
     def _is_there(self) -> None:
         self._unanswered_since_s = None
-        if self._on_connected is not None:
-            self._on_connected()
+        self._on_connected()
 
     def _may_report(self) -> bool:
         now_s = self._loop.time()

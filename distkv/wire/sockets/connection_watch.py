@@ -10,28 +10,30 @@ import zmq
 from distkv.errors import LinkClosed
 from distkv.wire.sockets.monitor import Monitor
 
-_EVENTS = zmq.Event.CONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+_EVENTS = zmq.Event.CONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | zmq.Event.CONNECT_RETRIED
 
 
 class ConnectionWatch:
     """Follows the connection of a socket with a single peer. Create it before `socket.connect`, under the loop.
 
     connected: the peer is there. descriptors: of the connection, none where there is none. The callbacks run in the
-    loop.
+    loop; `on_failed` whenever there is no connection and ZeroMQ is about to try again.
     """
 
     def __init__(
         self,
         socket: zmq.Socket[bytes],
         name: str,
-        on_connected: Callable[[], None] | None = None,
-        on_disconnected: Callable[[], None] | None = None,
+        on_connected: Callable[[], None],
+        on_disconnected: Callable[[], None],
+        on_failed: Callable[[], None],
     ) -> None:
         self.connected = False
         self.descriptors: set[int] = set()
         self._name = name
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
+        self._on_failed = on_failed
         self._changed = asyncio.Event()
         self._monitor = Monitor(socket, _EVENTS, self._follow)
 
@@ -61,9 +63,9 @@ class ConnectionWatch:
         if event == zmq.Event.HANDSHAKE_SUCCEEDED and not self.connected:
             self.connected = True
             self._wake()
-            if self._on_connected is not None:
-                self._on_connected()
+            self._on_connected()
         elif event == zmq.Event.DISCONNECTED and self.connected:
             self.connected = False
-            if self._on_disconnected is not None:
-                self._on_disconnected()
+            self._on_disconnected()
+        elif event == zmq.Event.CONNECT_RETRIED:
+            self._on_failed()

@@ -149,6 +149,21 @@ class LoopSocket:
         finally:
             self._check_for_reader()
 
+    def connect(self, endpoint: str) -> None:
+        """Begin to connect to "tcp://ADDRESS:PORT", a number. Raises zmq.ZMQError."""
+        self._socket.set(zmq.IPV6, int("[" in endpoint))
+        try:
+            self._socket.connect(endpoint)
+        finally:
+            self._check_for_reader()
+
+    def disconnect(self, endpoint: str) -> None:
+        """End this connection, and drop what has not left by it or was not read. Raises zmq.ZMQError."""
+        try:
+            self._socket.disconnect(endpoint)
+        finally:
+            self._check_for_reader()
+
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""
         return bool(self._ahead) or self.has_unread()

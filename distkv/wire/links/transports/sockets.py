@@ -65,7 +65,7 @@ def open_tcp(endpoint: DataEndpoint, peer: str, timeout_s: float) -> socket.sock
     except ConfigError as e:
         raise LinkClosed(peer, str(e)) from None
     try:
-        sock = _connected(look_up(host, port, timeout_s), port, deadline_s)
+        sock = _connected(look_up(host, timeout_s), port, deadline_s)
     except TimeoutError:
         raise LinkTimeout(peer, timeout_s) from None
     except OSError as e:
