@@ -15,7 +15,7 @@ from distkv.client.async_client import MAX_AT_ONCE
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import TokenIds
 from distkv.errors import RequestFailed, RequestRefused
-from distkv.gateway.metrics.request_metrics import Metrics
+from distkv.gateway.metrics.request_metrics import Fate, Metrics
 from distkv.gateway.operations.cluster import Cluster
 from distkv.types import Chunk, SamplingParams
 
@@ -62,16 +62,17 @@ class Generation:
         """
         # Two requests with the same X-Request-Id must not meet in the cluster.
         name = f"{request_id}-{secrets.token_hex(4)}"
+        fate = Fate()
         if len(choices) == 1:
-            await self._run(choices[0], name, deliver)
+            await self._run(choices[0], name, deliver, fate)
             return
-        works = [partial(self._run, choice, f"{name}-{choice.index}", deliver) for choice in choices]
+        works = [partial(self._run, choice, f"{name}-{choice.index}", deliver, fate) for choice in choices]
         await gather_limited(works, MAX_AT_ONCE)
 
-    async def _run(self, choice: Choice, name: str, deliver: Deliver) -> None:
+    async def _run(self, choice: Choice, name: str, deliver: Deliver, fate: Fate) -> None:
         params, timeout_s, now_s = choice.params, self.timeout_s, asyncio.get_running_loop().time
         ends_s = now_s() + timeout_s
-        with self.metrics.request(len(choice.prompt), params.max_tokens) as record:
+        with self.metrics.request(len(choice.prompt), params.max_tokens, fate) as record:
             for suffix in ("", "-again"):
                 try:
                     async with aclosing(self.cluster.stream(choice.prompt, params, name + suffix, timeout_s)) as chunks:

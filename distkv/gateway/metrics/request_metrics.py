@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 
@@ -99,20 +100,28 @@ class Metrics:
         )
 
     @contextmanager
-    def request(self, prompt_tokens: int, max_tokens: int) -> Iterator[RequestRecord]:
-        """Measures one request to the cluster while the block lasts."""
+    def request(self, prompt_tokens: int, max_tokens: int, fate: Fate) -> Iterator[RequestRecord]:
+        """Measures one request to the cluster while the block lasts. fate: shared with those that end with it."""
         self.request_params_max_tokens.observe(max_tokens)
         record = RequestRecord(self, prompt_tokens)
         try:
             yield record
         except (asyncio.CancelledError, GeneratorExit):
-            record.end("abort")
+            record.end("error" if fate.has_failed else "abort")
             raise
         except Exception:
+            fate.has_failed = True
             record.end("error")
             raise
         else:
             record.end()
+
+
+@dataclass
+class Fate:
+    """That of requests to the cluster which end together when one fails."""
+
+    has_failed: bool = False
 
 
 class RequestRecord:

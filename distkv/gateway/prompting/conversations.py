@@ -13,6 +13,9 @@ from distkv.gateway.schema.requests import Message
 from distkv.gateway.schema.tools import Tool, ToolCall
 from distkv.text.chat_template import TemplateFailed
 
+REASONING = ("reasoning", "reasoning_content", "thinking")
+"""Templates know it by any of these names."""
+
 
 class Conversation(Protocol):
     """The fields that say how messages become a prompt."""
@@ -45,18 +48,13 @@ def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conv
         how.chat_template_kwargs or {}
     )
 
-    def rendered() -> str:
-        return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
-
-    try:
+    mends = iter((_leave_out_unfinished, _leave_out_reasoning))
+    while True:
         try:
-            return rendered()
-        except TemplateFailed:
-            if not _leave_out_unfinished(plain):
-                raise
-            return rendered()
-    except TemplateFailed as error:
-        raise invalid(f"messages: the chat template does not take them: {error}", "messages") from None
+            return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
+        except TemplateFailed as error:
+            if not any(mend(plain) for mend in mends):
+                raise invalid(f"messages: the chat template does not take them: {error}", "messages") from None
 
 
 def _plain(number: int, message: Message) -> dict[str, Any]:
@@ -75,8 +73,7 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
         plain["tool_call_id"] = message.tool_call_id
     reasoning = message.reasoning if isinstance(message.reasoning, str) else message.reasoning_content
     if reasoning is not None:
-        # Templates know it by any of these names.
-        plain |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), reasoning)
+        plain |= dict.fromkeys(REASONING, reasoning)
     return plain
 
 
@@ -98,6 +95,15 @@ def _leave_out_unfinished(messages: list[dict[str, Any]]) -> bool:
     for function in unfinished:
         function["arguments"] = {}
     return bool(unfinished)
+
+
+def _leave_out_reasoning(messages: list[dict[str, Any]]) -> bool:
+    """Whether there was some in messages that have text and calls too; gpt-oss's template takes two of these."""
+    all_three = [one for one in messages if one["content"] and "tool_calls" in one and REASONING[0] in one]
+    for message in all_three:
+        for name in REASONING:
+            del message[name]
+    return bool(all_three)
 
 
 def _plain_tool(tool: Tool | dict[str, Any]) -> dict[str, Any]:

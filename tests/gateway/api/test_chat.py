@@ -243,6 +243,24 @@ async def test_templates_see_reasoning_by_each_of_its_names(start: Start, tmp_pa
     assert answer.json()["tokens"] == tokens
 
 
+async def test_reasoning_that_a_template_refuses_beside_text_and_calls(start: Start, tmp_path: Path) -> None:
+    """As gpt-oss's: a conversation that an agent sends back ended there."""
+    file = tmp_path / "own.jinja"
+    file.write_text(
+        "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('not both') }}"
+        "{% endif %}{{ m.content }} {{ m.thinking }},{% endfor %}"
+    )
+    gateway = await start(chat_template=str(file))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": "a", "reasoning": "b"},
+        {"role": "assistant", "content": "c", "reasoning": "d", "tool_calls": [call]},
+    ]
+    answer = await gateway.post("/tokenize", messages=messages)
+    tokens = (await gateway.post("/tokenize", prompt="a b,c ,")).json()["tokens"]
+    assert answer.json()["tokens"] == tokens
+
+
 async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text(

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distkv.clock import ManualClock
 from distkv.gateway.metrics.cluster_metrics import ClusterCollector
-from distkv.gateway.metrics.request_metrics import Metrics
+from distkv.gateway.metrics.request_metrics import Fate, Metrics
 from distkv.types import Chunk
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
@@ -98,11 +98,11 @@ def test_phases_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr("distkv.gateway.metrics.request_metrics.time.perf_counter", clock.now)
     metrics = Metrics(MODEL)
-    with metrics.request(10, 100) as record:
+    with metrics.request(10, 100, Fate()) as record:
         for pause_s, count, more in ((1.5, 2, {"queue_s": 0.5}), (0.2, 2, {}), (0.6, 3, {"finish_reason": "stop"})):
             clock.advance(pause_s)
             record.chunk(Chunk("r", token_ids=[1] * count, **more))
-    with metrics.request(10, 100) as record:
+    with metrics.request(10, 100, Fate()) as record:
         clock.advance(3.0)
         record.chunk(Chunk("r", token_ids=[1], finish_reason="stop"))
     found = {
@@ -179,3 +179,18 @@ def test_every_counter_of_an_instance_is_a_metric() -> None:
     gauges = {family.name: family.samples for family in families if family.type == "gauge"}
     assert [sample.value for sample in gauges["distkv:kv_cache_usage_perc"]] == [0.0, 0.75]
     assert [sample.value for sample in gauges["distkv:up"]] == [1, 0]
+
+
+async def test_what_ends_with_a_choice_that_failed_is_no_abort(start: Start) -> None:
+    """Its siblings counted as requests whose user had left."""
+    failed = ends("failed", "broken")
+
+    def first_only(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        return failed(instance, route, submit) if submit.params.seed == 5 else silence(instance, route, submit)
+
+    gateway = await start(first_only)
+    assert (await gateway.complete("x", n=3, seed=5)).status_code == 500
+    _, found = await scrape(gateway)
+    counted = "distkv:request_success_total"
+    ended = {reason: found[counted, f"finished_reason={reason}"] for reason in ("abort", "error")}
+    assert ended == {"abort": 0, "error": 3}
