@@ -26,6 +26,7 @@ Each class carries its facts as fields and builds its own sentence: what was exp
 from __future__ import annotations
 
 from reprlib import Repr
+from typing import Any
 
 from distkv.wording import counted
 
@@ -34,7 +35,15 @@ _short.maxstring = _short.maxother = 80
 
 
 class DistKVError(Exception):
-    """Root of the tree."""
+    """Root of the tree. All can be pickled and copied, so that pools of processes return them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As Exception has it, the sentence would be taken for the first field.
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[DistKVError], args: tuple[Any, ...]) -> DistKVError:
+    return kind.__new__(kind, *args)
 
 
 class ConfigError(DistKVError):
