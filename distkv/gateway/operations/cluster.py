@@ -34,13 +34,15 @@ DOUBT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """What the members say of themselves, looked at once for all requests. ready: those that take requests.
-    longest_request, longest_of_live: prompt and output, in tokens, of the longest request that one of these takes with
-    what the others lend it; and of those that are not known to be gone. is_loading: whether others still load, so that
-    nobody knows what there will be. strangers: names of those with other tokens."""
+    longest_request, longest_of_live, longest_of_listed: prompt and output, in tokens, of the longest request that one
+    of these takes with what the others lend it; of those that are not known to be gone; and with those that are, which
+    are listed for a while. is_loading: whether others still load, so that nobody knows what there will be. strangers:
+    names of those with other tokens."""
 
     ready: tuple[Member, ...] = ()
     longest_request: int = 0
     longest_of_live: int = 0
+    longest_of_listed: int = 0
     is_loading: bool = False
     strangers: tuple[str, ...] = ()
 
@@ -48,16 +50,18 @@ class Readiness:
     def of(cls, members: Sequence[Member], answering: Collection[str], vocabulary: str = "") -> Readiness:
         """answering: names of those that said lately that they are ready. vocabulary: as `Member` has it; empty if any
         will do."""
-        live: list[Member] = []
-        strangers: list[Member] = []
-        for member in are_live(members):
+        listed: list[Member] = []
+        others: list[Member] = []
+        for member in members:
             is_stranger = bool(vocabulary) and member.vocabulary not in ("", vocabulary)
-            (strangers if is_stranger else live).append(member)
+            (others if is_stranger else listed).append(member)
+        live, strangers = are_live(listed), are_live(others)
         ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
         return cls(
             ready=tuple(ready),
             longest_request=longest_request(ready),
             longest_of_live=longest_request(live),
+            longest_of_listed=longest_request(listed),
             is_loading=any(member.is_loading for member in members),
             strangers=tuple(sorted(member.instance_id for member in strangers)),
         )
@@ -158,9 +162,12 @@ class Cluster:
     @property
     def longest_lately(self) -> int:
         """As `longest_request`, of the instances that are not known to be gone, for one that is late comes back; the
-        most that it was a short while ago, for those that died may come back too. MAX_INT while others load."""
+        most that it was a short while ago, also before this gateway began, for those that died may come back too, and
+        are listed for so long. MAX_INT while others load."""
         lately = self._look_at_live()
-        return MAX_INT if self._readiness.is_loading and not self._is_waiting else lately
+        if self._is_waiting:
+            return lately
+        return MAX_INT if self._readiness.is_loading else max(lately, self._readiness.longest_of_listed)
 
     def _look_at_live(self) -> int:
         live = 0 if self._is_waiting else self._readiness.longest_of_live

@@ -203,3 +203,16 @@ def test_nobody_knows_what_an_instance_brings_that_still_loads() -> None:
     assert Readiness.of([one, loads], {"i"}).is_loading
     assert not any(Readiness.of(members, {"i"}).is_loading for members in ([], [one], [one, known]))
     assert Readiness.of([one, loads], {"i"}).longest_request == 161
+
+
+async def test_who_is_gone_and_listed_may_come_back_also_to_a_gateway_that_began_later(checkpoint: Path) -> None:
+    """The instances say so as well; 400 would tell the client that it need not come again."""
+    fakes = FakeCluster(speak, silence)
+    first, second = fakes.gmanager.members
+    fakes.gmanager.members = [first, msgspec.structs.replace(second, state="dead")]
+    async with started(checkpoint, fakes=fakes) as gateway:
+        own, both = first.total_blocks * 16 + 1, (first.total_blocks + second.lendable_blocks) * 16 + 1
+        assert await _longest(gateway) == own
+        error_of(await gateway.complete(prompt=[1] * own, max_tokens=None), 503, None, "too_few_instances")
+        assert (await gateway.complete(prompt=[1] * own, max_tokens=1)).status_code == 200, "the instance may refuse it"
+        error_of(await gateway.complete(prompt=[1] * both, max_tokens=1), 400, None, "context_length_exceeded")
