@@ -128,6 +128,12 @@ class BuildNative(build_ext):
 class PlatformWheel(bdist_wheel):
     """Any Python 3, this platform."""
 
+    def run(self):
+        # setuptools' own folder for that still has the files of the version before, and they would be installed, too.
+        with tempfile.TemporaryDirectory() as folder:
+            self.get_finalized_command("build").build_lib = folder
+            super().run()
+
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 

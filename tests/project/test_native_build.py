@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from sysconfig import get_platform
 
 import pytest
 
@@ -19,6 +20,7 @@ NATIVE = Path("distkv/kernels/cpu/native")
 LIBRARY = Path("distkv/kernels/cpu/_native.so")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 EDITABLE = "from setuptools import build_meta; build_meta.build_editable('wheels', {'editable_mode': 'compat'})"
+WHEEL = "from setuptools import build_meta; build_meta.build_wheel('wheels')"
 OFFLINE = ("--no-build-isolation", "--no-deps", "--no-index")
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
@@ -102,6 +104,18 @@ def test_what_an_editable_installation_compiled_is_not_compiled_again(small: Pat
     assert (small / LIBRARY).exists()
     done = python(small, "setup.py", "build_ext", "--build-lib", "out")
     assert " -c " not in done.stdout and (small / "out" / LIBRARY).exists(), done.stdout
+
+
+def test_what_the_version_before_left_is_not_in_a_wheel(small: Path) -> None:
+    (small / "wheels").mkdir()
+    folder = small / f"build/lib.{get_platform()}-{sys.implementation.cache_tag}"
+    (folder / "distkv/gone").mkdir(parents=True)
+    (folder / "distkv/gone/__init__.py").touch()
+    done = python(small, "-c", WHEEL, CXX="/bin/false")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (small / "wheels").iterdir()
+    names = zipfile.ZipFile(wheel).namelist()
+    assert str(LIBRARY.with_suffix(".txt")) in names and "distkv/gone/__init__.py" not in names
 
 
 @needs_compiler
