@@ -5,8 +5,10 @@ The one door for a request's memory: slots, checksums, spans and their blocks ch
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from operator import neg
 
 from distkv.control.request.block import HERE, MOVABLE, NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
 from distkv.control.request.block_table import BlockTable
@@ -18,8 +20,8 @@ from distkv.wire.messages.to_worker import RemoteSpan
 class Placement:
     """The memory of one request.
 
-    blocks: by number. debts: spans borrowed for it. unassigned_slots: local slots it owns that hold nothing yet.
-    version: grows whenever a block changes place. unsettled: blocks may have lost their place.
+    blocks: by number. debts: spans borrowed for it. unassigned_slots: local slots it owns that hold nothing yet,
+    descending. version: grows whenever a block changes place. unsettled: blocks may have lost their place.
     """
 
     __slots__ = ("_table", "block_tokens", "blocks", "counts", "debts", "unassigned_slots", "unsettled", "version")
@@ -118,15 +120,21 @@ class Placement:
             self.cover(num_tokens)
 
     def add_slots(self, slots: Iterable[int]) -> None:
-        """Own these slots, for blocks still to come."""
-        self.unassigned_slots.extend(slots)
-        self.unassigned_slots.sort()
+        """Own these slots, for blocks still to come. Costs what is no larger than they are: the lowest are taken first,
+        and so those that come back lie below nearly all that a long prompt still has."""
+        more = sorted(slots, reverse=True)
+        owned = self.unassigned_slots
+        if more and owned and owned[-1] < more[0]:
+            first = bisect_left(owned, -more[0], key=neg)
+            more = sorted((*owned[first:], *more), reverse=True)
+            del owned[first:]
+        owned += more
 
     def take_surplus(self) -> list[int]:
         """Give up the unassigned slots that no block waits for."""
-        keep = min(len(self.unassigned_slots), self.counts.awaiting_slot)
-        surplus = self.unassigned_slots[keep:]
-        del self.unassigned_slots[keep:]
+        num_surplus = max(0, len(self.unassigned_slots) - self.counts.awaiting_slot)
+        surplus = self.unassigned_slots[:num_surplus]
+        del self.unassigned_slots[:num_surplus]
         return surplus
 
     def take_unassigned(self) -> list[int]:
@@ -138,7 +146,7 @@ class Placement:
         """Have the block computed into a slot that is owned already; false if there is none."""
         if not self.unassigned_slots:
             return False
-        self.put(block, self.unassigned_slots.pop(0))
+        self.put(block, self.unassigned_slots.pop())
         return True
 
     def put(self, block: Block, slot: int) -> None:
@@ -351,5 +359,6 @@ class Placement:
             debt.validate()
         self.counts.validate(self.blocks)
         assert self._table.is_of(self.blocks), "a block changed its place unseen"
+        assert self.unassigned_slots == sorted(self.unassigned_slots, reverse=True), "slots are out of order"
         slots = self.local_slots()
         assert len(slots) == len(set(slots)) == self.num_local_slots, "a slot is held twice"

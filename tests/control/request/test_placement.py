@@ -104,3 +104,47 @@ def test_growing_is_covering_and_putting(num_tokens: int, more_tokens: int, is_c
         (b.number, b.slot, b.counted) for b in one_by_one.blocks
     ]
     assert together.block_table(first + len(slots)) == one_by_one.block_table(first + len(slots))
+
+
+class Compared(int):
+    """A slot that counts how often it is compared."""
+
+    times = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.times += 1
+        return int(self) < int(other)
+
+
+def test_slots_that_come_back_cost_the_same_however_many_a_long_prompt_still_has() -> None:
+    """All of them were sorted and moved for each: with the million tokens of one a step took 3 ms in place of 0.5."""
+    counted = []
+    for num_blocks in (64, 4096):
+        prompt = placement(num_blocks)
+        prompt.add_slots(map(Compared, range(num_blocks)))
+        assert all(prompt.put_unassigned(block) for block in prompt.blocks[:16])
+        back = prompt.vacate(prompt.blocks[:16])
+        assert back == list(range(16)) and prompt.unassigned_slots[-1] == 16, "the next lies last: no other one moves"
+        Compared.times = 0
+        prompt.add_slots(back)
+        counted.append(Compared.times)
+        prompt.validate()
+    assert counted[0] == counted[1]
+
+
+@given(st.lists(st.one_of(st.sets(st.integers(0, 30)), st.integers(1, 4)), max_size=12))
+def test_the_lowest_slots_are_taken_first_in_whatever_order_they_came(happens: list[set[int] | int]) -> None:
+    filled, owned = placement(64), set[int]()
+    for one in happens:
+        if isinstance(one, int):
+            for _ in range(min(one, len(owned))):
+                block = next(block for block in filled.blocks if block.slot is None)
+                assert filled.put_unassigned(block) and block.slot == min(owned)
+                owned.remove(min(owned))
+                filled.vacate([block])
+        else:
+            filled.add_slots(one - owned)
+            owned |= one
+        assert filled.unassigned_slots == sorted(owned, reverse=True)
+    assert filled.take_surplus() == []
+    assert sorted(filled.take_unassigned()) == sorted(owned) and filled.take_unassigned() == []

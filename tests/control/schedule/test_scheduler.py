@@ -168,7 +168,7 @@ def test_without_a_slot_a_sequence_stands_still_and_is_named() -> None:
 def test_a_chunk_leaves_room_for_blocks_that_are_leaving() -> None:
     state = make_state(num_blocks=32)
     seq = add_sequence(state, num_tokens=40)
-    seq.placement.unassigned_slots = state.pool.allocate(6, SlotState.LOCAL) or []
+    seq.placement.add_slots(state.pool.allocate(6, SlotState.LOCAL) or [])
     lend(seq, "p", 8)
     add_sequence(state, "w", 40, arrival=2.0, seq_state=SeqState.WAITING)
     step = plan(state)
@@ -187,7 +187,7 @@ def test_a_prompt_that_leaves_has_free_memory_on_its_way_that_nobody_needs() -> 
     """One that was admitted with a single slot would be computed a block at a time, to its end."""
     state = make_state(num_blocks=32)
     seq = add_sequence(state, num_tokens=100)
-    seq.placement.unassigned_slots = state.pool.allocate(1, SlotState.LOCAL) or []
+    seq.placement.add_slots(state.pool.allocate(1, SlotState.LOCAL) or [])
     lend(seq, "p", 25)
     add_sequence(state, "w", 40, arrival=2.0, seq_state=SeqState.WAITING)
     assert parts(plan(state)) == {"r": (0, BLOCK)} and seq.placement.num_local_slots == 1

@@ -343,7 +343,7 @@ def test_another_home_takes_what_lies_at_the_one_that_wants_it_back() -> None:
 def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 2)
-    seq.placement.unassigned_slots = admitting.state.pool.allocate(3, SlotState.LOCAL) or []
+    seq.placement.add_slots(admitting.state.pool.allocate(3, SlotState.LOCAL) or [])
     admitting.state.deferred.trim(seq)
     assert seq.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     admitting.check()
