@@ -137,6 +137,10 @@ class Tokenizer:
         """Whether `decode` leaves this token out."""
         return token_id in self._special_ids
 
+    def is_byte(self, token_id: int) -> bool:
+        """Whether it stands for one byte, in place of a character that the vocabulary does not have."""
+        return "ByteFallback" in self._decoder_kinds and bool(BYTE_TOKEN.fullmatch(self.token(token_id)))
+
     def special_id(self, text: str) -> int | None:
         """The token that is this text and that `decode` leaves out; None if there is none."""
         token_id = self._backend.token_to_id(text)
@@ -147,7 +151,7 @@ class Tokenizer:
         token = self.token(token_id)
         if self._decoder_kinds == ["ByteLevel"]:
             return token_bytes(token)
-        if "ByteFallback" in self._decoder_kinds and BYTE_TOKEN.fullmatch(token):
+        if self.is_byte(token_id):
             return bytes([int(token[3:5], 16)])
         if token.startswith("\u2581"):  # how SentencePiece writes a space
             return token.replace("\u2581", " ").encode()

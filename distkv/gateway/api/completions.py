@@ -15,6 +15,7 @@ from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
+from distkv.gateway.generation.text_offsets import TextOffsets
 from distkv.gateway.generation.token_texts import TokenTexts, token_texts, with_most
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
@@ -70,7 +71,9 @@ class CompletionWriter:
     created: int = field(default_factory=lambda: int(time.time()))
     size_bytes: int = 0
     _reported: dict[int, int] = field(default_factory=dict)
-    _offsets: dict[int, int] = field(default_factory=dict)
+    _echoing: dict[int, TextOffsets] = field(default_factory=dict)
+    _offsets: dict[int, TextOffsets] = field(default_factory=dict)
+    _begun: set[int] = field(default_factory=set)
     _collected: dict[int, _Collected] = field(default_factory=dict)
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[CompletionChoice]:
@@ -80,12 +83,12 @@ class CompletionWriter:
             yield self._of_prompt(choice, chunk.prompt_logprobs)
         if not chunk.token_ids and not chunk.text and chunk.finish_reason is None:
             return
-        if self.echoed is not None and index not in self._offsets:
-            self._offsets[index] = 0
+        if self.echoed is not None and index not in self._begun:
+            self._begun.add(index)
             yield CompletionChoice(index=index, text=self.echoed[choice.prompt_index])
         has_logprobs = self.logprobs is not None
         if chunk.text or chunk.finish_reason is not None or has_logprobs:
-            logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or []) if has_logprobs else None
+            logprobs = self._of_output(choice, chunk.token_ids, chunk.logprobs or []) if has_logprobs else None
             ended = chunk.finish_reason
             why = msgspec.UNSET if ended is None else chunk.stop_reason
             yield CompletionChoice(
@@ -127,24 +130,28 @@ class CompletionWriter:
         """The logprobs of the next tokens of the prompt; with the first of them comes its text, if they are echoed."""
         index, text, logprobs = choice.index, "", None
         if self.echoed is not None and self.logprobs is not None:
-            if index not in self._offsets:
-                self._offsets[index] = 0
+            if index not in self._begun:
+                self._begun.add(index)
                 text = self.echoed[choice.prompt_index]
+                self._echoing[index] = self.texts.offsets(begin_text=True)
             start = self._reported.get(index, 0)
             self._reported[index] = start + len(found)
             ids, echoed = choice.prompt[start : start + len(found)], self.echoed[choice.prompt_index]
-            logprobs = self._logprobs(choice, ids, with_most(found, self.logprobs), echoed)
+            starts = self._echoing[index].starts(ids, echoed)
+            logprobs = self.texts.completion(ids, with_most(found, self.logprobs), starts)
         wanted = self.prompt_logprobs
         of_prompt = msgspec.UNSET if wanted is None else self.texts.prompt(with_most(found, wanted))
         return CompletionChoice(index=index, text=text, logprobs=logprobs, prompt_logprobs=of_prompt)
 
-    def _logprobs(
-        self, choice: Choice, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], text: str = ""
+    def _of_output(
+        self, choice: Choice, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        offset = self._offsets.get(choice.index, 0)
-        begin_text = not offset and (self.echoed is not None or not any(map(self.texts.width, choice.prompt)))
-        *starts, self._offsets[choice.index] = self.texts.starts(token_ids, offset, begin_text=begin_text, text=text)
-        return self.texts.completion(token_ids, found, starts)
+        offsets = self._offsets.get(choice.index)
+        if offsets is None:
+            place = len(self.echoed[choice.prompt_index]) if self.echoed is not None else 0
+            begin_text = not place and not any(map(self.texts.is_shown, choice.prompt))
+            offsets = self._offsets[choice.index] = self.texts.offsets(place, begin_text=begin_text)
+        return self.texts.completion(token_ids, found, offsets.starts(token_ids))
 
 
 class _Collected:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from distkv.gateway.generation.text_offsets import TextOffsets
 from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import (
     CompletionLogprobs,
@@ -59,30 +60,15 @@ class TokenTexts:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw), raw
 
-    def width(self, token_id: int) -> int:
-        """How many characters of the output begin in this token."""
+    def is_shown(self, token_id: int) -> bool:
+        """Whether the text of an output has something of this token."""
         if self._tokenizer is None or (self._skips_special and self._tokenizer.is_special(token_id)):
-            return 0
-        return sum(byte & 0xC0 != 0x80 for byte in self._tokenizer.token_bytes(token_id))
+            return False
+        return bool(self._tokenizer.token_bytes(token_id))
 
-    def starts(self, token_ids: Sequence[int], offset: int, *, begin_text: bool, text: str = "") -> list[int]:
-        """Where the text of each token begins in a text, and where that of the last one ends; `offset` is the first.
-        begin_text: whether nothing comes before, where SentencePiece drops a space. text: where that is known; a user's
-        has special tokens by their names, unless the tokenizer added them."""
-        found = [offset]
-        for token_id in token_ids:
-            width = self.width(token_id)
-            if width and begin_text and self._tokenizer is not None:
-                width = min(width, len(self._tokenizer.decode([token_id], skip_special_tokens=False)))
-                begin_text = False
-            found.append(found[-1] + (width or self._width_of_name(token_id, text, found[-1])))
-        return found
-
-    def _width_of_name(self, token_id: int, text: str, offset: int) -> int:
-        if self._tokenizer is None or not self._tokenizer.is_special(token_id):
-            return 0
-        name = self._tokenizer.token(token_id)
-        return len(name) if text.startswith(name, offset) else 0
+    def offsets(self, place: int = 0, *, begin_text: bool) -> TextOffsets:
+        """Of the texts of tokens, from `place` on. begin_text: whether nothing comes before."""
+        return TextOffsets(self._tokenizer, place, skips_special=self._skips_special, begin_text=begin_text)
 
     def completion(
         self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], starts: Sequence[int]

@@ -31,37 +31,14 @@ def test_byte_level_tokens() -> None:
         " a", r"bytes:\xe7", r"bytes:\x8c", r"bytes:\x87", "b", "<|end|>",
     ]  # fmt: skip
     assert b"".join(texts.of(one)[1] for one in range(5)).decode() == " a猇b"
-    # The character begins in its first byte's token, and special tokens are left out of the text.
-    assert [texts.width(one) for one in range(6)] == [2, 1, 0, 0, 1, 0]
-
-
-def test_special_tokens_have_a_width_where_they_are_text() -> None:
-    assert TokenTexts(byte_level(), skip_special_tokens=False).width(5) == len("<|end|>")
+    assert [texts.is_shown(one) for one in range(6)] == [True] * 5 + [False]
+    assert TokenTexts(byte_level(), skip_special_tokens=False).is_shown(5)
 
 
 def test_tokens_of_sentence_piece() -> None:
     texts = TokenTexts(sentence_piece())
     assert [texts.of(one)[0] for one in range(5)] == [" a", r"bytes:\xe2", r"bytes:\x82", "b", "<s>"]
-    assert [texts.width(one) for one in range(5)] == [2, 1, 0, 1, 0]
-
-
-def test_where_tokens_begin() -> None:
-    """Where a text begins, SentencePiece drops a space."""
-    texts = TokenTexts(sentence_piece())
-    ids = [4, 0, 0, 3]
-    for begin_text, starts in ((True, [0, 0, 1, 3, 4]), (False, [0, 0, 2, 4, 5])):
-        assert texts.starts(ids, 0, begin_text=begin_text) == starts
-    assert sentence_piece().decode(ids) == "a ab"
-    assert TokenTexts(byte_level()).starts([0, 0], 3, begin_text=True) == [3, 5, 7]
-    assert TokenTexts(None).starts([1, 2], 0, begin_text=True) == [0, 0, 0]
-
-
-def test_a_special_token_is_as_wide_as_its_name_where_the_text_has_it() -> None:
-    texts, ids = TokenTexts(byte_level()), [5, 4, 5, 4]
-    assert texts.starts(ids, 0, begin_text=True, text="b<|end|>b") == [0, 0, 1, 8, 9]
-    assert texts.starts(ids, 0, begin_text=True, text="bb") == [0, 0, 1, 1, 2]
-    texts, ids = TokenTexts(sentence_piece()), [4, 0, 4, 3]
-    assert texts.starts(ids, 0, begin_text=True, text="<s>a<s>b") == [0, 3, 4, 7, 8]
+    assert [texts.is_shown(one) for one in range(5)] == [True] * 4 + [False]
 
 
 def test_no_more_likely_tokens_than_wanted() -> None:
@@ -71,9 +48,9 @@ def test_no_more_likely_tokens_than_wanted() -> None:
 
 
 def test_tokens_as_ids() -> None:
-    assert TokenTexts(None).of(7) == ("token_id:7", b"token_id:7") and TokenTexts(None).width(7) == 0
+    assert TokenTexts(None).of(7) == ("token_id:7", b"token_id:7") and not TokenTexts(None).is_shown(7)
     assert TokenTexts(byte_level(), as_ids=True).of(4)[0] == "token_id:4"
-    assert TokenTexts(byte_level(), as_ids=True).width(0) == 2
+    assert TokenTexts(byte_level(), as_ids=True).offsets(begin_text=False).starts([0, 0]) == [0, 2]
 
 
 def test_what_json_cannot_say() -> None:
