@@ -20,7 +20,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bounds": (None, _POINTER, _NUMBER, _POINTER),
     "places": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER),
     "receive_blocks": (_INT, _INT, _POINTER, _POINTER, _NUMBER, _NUMBER, ctypes.c_double, _POINTER),
-    "send_blocks": (_INT, _INT, ctypes.c_char_p, _NUMBER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "send_blocks": (_INT, _INT, ctypes.c_char_p, _NUMBER, _POINTER, _POINTER, _NUMBER, _NUMBER, ctypes.c_double),
 }
 """What each returns, and what it takes."""
 

@@ -97,9 +97,9 @@ DISTKV_EXPORT int distkv_receive_blocks(int fd, const int64_t* places, uint64_t*
 }
 
 // Sends `head`, then `count` blocks slots[i] of `block_bytes` each, counted from `base`. Returns 0 or an errno: EAGAIN when
-// the peer took nothing for as long as the socket's own timeout.
+// the peer took nothing for as long as the socket's own timeout, or not all of it by the deadline.
 DISTKV_EXPORT int distkv_send_blocks(int fd, char* head, int64_t head_bytes, intptr_t base, const int64_t* slots,
-                                     int64_t count, int64_t block_bytes) {
+                                     int64_t count, int64_t block_bytes, double deadline_s) {
     const Blocks blocks = {base, slots, block_bytes, count, block_bytes};
     iovec parts[kMostParts];
     for (int64_t sent = -head_bytes; sent < blocks.num_bytes();) {
@@ -109,6 +109,7 @@ DISTKV_EXPORT int distkv_send_blocks(int fd, char* head, int64_t head_bytes, int
         message.msg_iov = parts;
         message.msg_iovlen =
             first + parts_of(blocks, std::max<int64_t>(sent, 0), kBatchBytes, parts + first, kMostParts - first);
+        if (monotonic_s() > deadline_s) return EAGAIN;
         const ssize_t count_now = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (count_now >= 0) {
             sent += count_now;

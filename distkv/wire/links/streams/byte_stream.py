@@ -34,6 +34,8 @@ _SOON_S = 2 * LOOKS_S
 _MOST_LEFT_OUT = 64
 LEAST_BYTES_PER_S = 4e6
 """A peer that takes less is given up: a step waits for it with all its batch."""
+LEAST_BLOCK_BYTES_PER_S = 2.5e5
+"""The same of blocks, for which no step waits: what a slow network still gives."""
 
 
 class Looks:
@@ -144,8 +146,13 @@ class ByteStream:
 
     def send_blocks(self, head: bytes, blocks: SlotViews, timeout_s: float) -> bool:
         """Send `head` and the blocks by one native call; False, with nothing sent, where there is none. Raises as
-        `send` does, but waits for as long as the peer takes some bytes: no step waits with it."""
-        return self._send(lambda: send_blocks(self._sock.fileno(), head, blocks), timeout_s)
+        `send` does, by LEAST_BLOCK_BYTES_PER_S."""
+
+        def transmit() -> bool:
+            latest_s = time.monotonic() + timeout_s + blocks.nbytes / LEAST_BLOCK_BYTES_PER_S
+            return send_blocks(self._sock.fileno(), head, blocks, latest_s)
+
+        return self._send(transmit, timeout_s)
 
     def _send_parts(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
         latest_s = time.monotonic() + timeout_s + size / LEAST_BYTES_PER_S

@@ -87,16 +87,17 @@ class ArrivingBlocks:
         self._arrived.received += count
 
 
-def send_blocks(fd: int, head: bytes, blocks: SlotViews) -> bool:
+def send_blocks(fd: int, head: bytes, blocks: SlotViews, latest_s: float) -> bool:
     """Send a frame by the native function; False, with nothing sent, where there is none. Raises OSError,
-    BlockingIOError when the peer took nothing for as long as the socket's own timeout."""
+    BlockingIOError when the peer took nothing for as long as the socket's own timeout, or not all by `latest_s` on the
+    monotonic clock."""
     function = native("send_blocks")
     if function is None:
         return False
     base = np.frombuffer(blocks.memory, dtype=np.uint8)
     slots = array("q", blocks.slots)
     addresses = base.__array_interface__["data"][0], slots.buffer_info()[0]
-    result = function(fd, head, len(head), *addresses, len(slots), blocks.slot_bytes)
+    result = function(fd, head, len(head), *addresses, len(slots), blocks.slot_bytes, latest_s)
     if result:
         raise OSError(result, os.strerror(result))
     return True
