@@ -9,9 +9,10 @@ from pathlib import Path
 
 from distkv.control_groups import GROUPS, ROOT, levels
 
-_V2_NAMES = ("memory.max", "memory.current", "")
-_V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-"""What the limit and the use of a group are called, and how names of its files begin."""
+_V2_NAMES = ("memory.max", "memory.high", "memory.current", "")
+_V1_NAMES = ("memory.limit_in_bytes", "", "memory.usage_in_bytes", "total_")
+"""What the limit of a group, that beyond which it hardly goes on, and its use are called, and how names of its files
+begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,17 @@ def host_memory(groups: Path = GROUPS, root: Path = ROOT) -> HostMemory:
     machine_bytes = all_bytes = os.sysconf("SC_PHYS_PAGES") * page_bytes
     free_bytes, left_bytes = available_bytes() or os.sysconf("SC_AVPHYS_PAGES") * page_bytes, None
     for place, is_v2 in levels("memory", groups, root):
-        limit, used, kept = _V2_NAMES if is_v2 else _V1_NAMES
-        try:
-            limit_bytes, used_bytes = int((place / limit).read_text()), int((place / used).read_text())
-            left = max(0, limit_bytes - used_bytes + _kept_bytes(place / "memory.stat", kept))
-        except (OSError, ValueError):  # none, or "max"
-            continue
-        all_bytes = min(all_bytes, limit_bytes)
-        free_bytes = min(free_bytes, left)
-        if limit_bytes < machine_bytes:
-            left_bytes = left if left_bytes is None else min(left_bytes, left)
+        limit, slow, used, kept = _V2_NAMES if is_v2 else _V1_NAMES
+        for name in (limit, slow):
+            try:
+                limit_bytes, used_bytes = int((place / name).read_text()), int((place / used).read_text())
+                left = max(0, limit_bytes - used_bytes + _kept_bytes(place / "memory.stat", kept))
+            except (OSError, ValueError):  # none, or "max"
+                continue
+            all_bytes = min(all_bytes, limit_bytes)
+            free_bytes = min(free_bytes, left)
+            if name == limit and limit_bytes < machine_bytes:
+                left_bytes = left if left_bytes is None else min(left_bytes, left)
     return HostMemory(all_bytes, free_bytes, left_bytes)
 
 

@@ -27,8 +27,8 @@ def test_the_machine_has_what_no_group_limits(tmp_path: Path, machine: HostMemor
     assert machine.all_bytes >= machine.free_bytes > 0 and machine.left_bytes is None
     groups = tmp_path / "cgroup"
     groups.write_text("3:cpu:/x\n0::/a\n")
-    write(tmp_path / "a", max="max", current=MIB, stat="")
-    write(tmp_path / "x", max=1, current=1, stat="")
+    write(tmp_path / "a", max="max", current=MIB, stat="inactive_file 0")
+    write(tmp_path / "x", max=1, current=1, stat="inactive_file 0")
     found = host_memory(groups, tmp_path)
     assert (found.all_bytes, found.left_bytes) == (machine.all_bytes, None)
     write(tmp_path / "a", max=2**63 - 4096)
@@ -65,3 +65,12 @@ def test_the_root_is_what_a_container_sees_of_its_own_group(tmp_path: Path) -> N
     groups.write_text("4:memory,hugetlb:/docker/unseen\n0::/\n")
     write(tmp_path / "memory", limit_in_bytes=6 * MIB, usage_in_bytes=MIB, stat="total_active_file 524288\ncache 1")
     assert host_memory(groups, tmp_path) == HostMemory(6 * MIB, 5 * MIB + MIB // 2, 5 * MIB + MIB // 2)
+
+
+def test_what_a_group_hardly_goes_on_beyond_is_no_memory_of_its_own(tmp_path: Path) -> None:
+    groups = tmp_path / "cgroup"
+    groups.write_text("0::/a\n")
+    write(tmp_path / "a", max="max", high=8 * MIB, current=3 * MIB, stat="inactive_file 0")
+    assert host_memory(groups, tmp_path) == HostMemory(8 * MIB, 5 * MIB, None)
+    write(tmp_path / "a", max=20 * MIB)
+    assert host_memory(groups, tmp_path) == HostMemory(8 * MIB, 5 * MIB, 17 * MIB)
