@@ -23,7 +23,10 @@ async def in_thread(executor: Executor | None, function: Callable[P, R], *args: 
         future = asyncio.get_running_loop().run_in_executor(executor, work)
     except RuntimeError as error:
         raise _none_left(error) from None
-    return await future
+    try:
+        return await future
+    finally:
+        del future  # it has the error that has this frame, and so would stay until garbage is looked for
 
 
 def start(thread: Thread) -> None:

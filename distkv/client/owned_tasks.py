@@ -59,10 +59,28 @@ async def gather_limited(works: Sequence[Callable[[], Awaitable[T]]], limit: int
         for index, work in rest:
             results[index] = await work()
 
+    failures: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(limit, len(works))):
                 group.create_task(run())
+        return [results[index] for index in range(len(works))]
     except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [results[index] for index in range(len(works))]
+        failures.append(first_of(failed))
+    except asyncio.CancelledError as cancelled:
+        forget_frames(cancelled)
+        raise
+    raise failures.pop()
+
+
+def first_of(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a task group, to be raised behind its `except` and kept in no variable there: else the two
+    refer to each other, and what their frames hold stays, as in `forget_frames`."""
+    forget_frames(failed)
+    return failed.exceptions[0]
+
+
+def forget_frames(error: BaseException) -> None:
+    """Of what a task group raised, whose frame has it in a variable: they would stay until garbage is looked for, and
+    all that they hold, as the body of a request or its output."""
+    error.__traceback__ = None

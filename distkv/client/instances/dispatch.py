@@ -93,7 +93,7 @@ class Dispatch:
         """Submit to an instance that was not tried. Raises the last failure when there is none, or no try is left."""
         tried = len(self._excluded)
         if self._failure is not None and (tried == MAX_DISPATCHES or self._is_late()):
-            raise self._failure
+            raise self._last_failure()
         # The first instance may still know the id, so another one gets its own, which nobody else can choose.
         is_first = not tried and not self._moves
         name = self._submit.request_id if is_first else f"{self._submit.request_id}~{secrets.token_hex(8)}"
@@ -129,8 +129,10 @@ class Dispatch:
         query = Locate(request_id=name, num_tokens=num_tokens, prompt_tokens=prompt_tokens, exclude=self._excluded)
         try:
             return await self._directory.locate(query)
-        except RequestFailed as nowhere:
-            raise self._failure or nowhere from None
+        except RequestFailed:
+            if self._failure is None:
+                raise
+            raise self._last_failure() from None
 
     def _submit_as(self, name: str, target: Target) -> Submit:
         """What an instance gets: the request by this name, with what is left of its time, and how long it has waited
@@ -147,28 +149,25 @@ class Dispatch:
     def _on_refused(self, target: Target, ended: RequestEnded) -> None:
         """Exclude an instance that does not decide for the cluster: another one takes what is too long for it, or had
         taken the request in. Raises RequestRefused in any other case."""
-        refused = RequestRefused(ended.needed_tokens, ended.pool_tokens, ended.reason)
         self._needed_tokens = ended.needed_tokens
         elsewhere = ""
         if ended.needed_tokens:
             elsewhere = self._directory.taking(ended.needed_tokens, target.instance_id, self._excluded)
         if self._has_output or not (self._moves or elsewhere):
-            raise refused
-        self._exclude(target, RequestFailed(True, f"{target.instance_id}: {refused}"))
+            raise _refusal(ended)
+        self._exclude(target, RequestFailed(True, f"{target.instance_id}: {_refusal(ended)}"))
         self._go_to = elsewhere
 
     async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
         """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""
         instance_id = submission.target.instance_id
-        reason = f"{instance_id}: {failed.reason}"
-        failure = RequestFailed(failed.retryable, reason, failed.retry_after_s, failed.pool_tokens)
         if self._has_output or not failed.retryable:
-            raise failure
+            raise _failure(instance_id, failed)
         waited_s = asyncio.get_running_loop().time() - submission.started_s
         did_try = waited_s >= AT_ONCE_S and not failed.is_draining
         if did_try and await self._directory.is_ready(instance_id):
-            raise failure
-        self._exclude(submission.target, failure)
+            raise _failure(instance_id, failed)
+        self._exclude(submission.target, _failure(instance_id, failed))
 
     def _on_lost(self, target: Target, lost: ConnectionLost) -> None:
         """Exclude an instance that is gone. Raises RequestFailed when output of it came, or it rejected the message."""
@@ -176,10 +175,17 @@ class Dispatch:
         if lost.rejected:
             raise RequestFailed(False, f"instance {instance_id}: {lost.why}")
         self._directory.suspect(instance_id)
-        failure = RequestFailed(True, f"instance {instance_id} at {address}: {lost.why}")
+        reason = f"instance {instance_id} at {address}: {lost.why}"
         if self._has_output:
-            raise failure
-        self._exclude(target, failure)
+            raise RequestFailed(True, reason)
+        self._exclude(target, RequestFailed(True, reason))
+
+    def _last_failure(self) -> RequestFailed:
+        """To be raised, and here no more. As with all errors of this module no variable has what is raised: its frame
+        would stay, with the prompt, until garbage is looked for."""
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        return failure
 
     def _is_late(self) -> bool:
         return asyncio.get_running_loop().time() >= self._deadline_s
@@ -195,3 +201,11 @@ class Dispatch:
         submission, self._submission = self._submission, None
         if submission is not None:
             submission.connection.detach(submission.events.request_id, cancel=cancel)
+
+
+def _refusal(ended: RequestEnded) -> RequestRefused:
+    return RequestRefused(ended.needed_tokens, ended.pool_tokens, ended.reason)
+
+
+def _failure(instance_id: str, failed: RequestEnded) -> RequestFailed:
+    return RequestFailed(failed.retryable, f"{instance_id}: {failed.reason}", failed.retry_after_s, failed.pool_tokens)

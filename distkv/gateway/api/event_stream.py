@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from distkv.client.owned_tasks import first_of, forget_frames
 from distkv.gateway.schema.errors import ApiError, ClientDisconnected
 
 DONE = b"data: [DONE]\n\n"
@@ -73,14 +74,25 @@ class EventStream:
 
 async def until_disconnected(receive: Receive, work: Awaitable[T]) -> T:
     """What `work` returns; it is cancelled when the client disconnects, which raises ClientDisconnected."""
+    failures: list[BaseException] = []
     try:
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_disconnected(receive))
-            result = await work
-            watching.cancel()
+        return await _watched(receive, work)
     except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return result
+        failures.append(first_of(failed))
+    except asyncio.CancelledError as cancelled:
+        forget_frames(cancelled)
+        raise
+    raise failures.pop()
+
+
+async def _watched(receive: Receive, work: Awaitable[T]) -> T:
+    """Of its own, for its task has the error that `until_disconnected` raises."""
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(_disconnected(receive))
+        try:
+            return await work
+        finally:
+            watching.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:

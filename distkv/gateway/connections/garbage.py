@@ -2,7 +2,7 @@
 
 Python looks at what was made since it last did whenever ten thousand more objects were made than freed. Where streams
 begin and end that is seldom, and then it is all that thousands of streams are made of: the event loop stands still for
-200 ms. They leave nothing in circles, but errors may.
+200 ms. They leave nothing in circles, nor do requests that fail.
 """
 
 from __future__ import annotations
