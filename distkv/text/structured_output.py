@@ -120,9 +120,9 @@ def limits_of(output: StructuredOutput) -> LLParserLimits:
 
 @cache
 def limits(kind: StructuredKind) -> LLParserLimits:
-    """Of what compiling an output of this kind, and each mask of it, may cost: some milliseconds for what is usual, a
-    second at worst, for a grammar that can be read in very many ways, or hundreds of whose terminals begin alike; and
-    100 MiB for the states of a lexer.
+    """Of what compiling an output of this kind, and each mask of it, may cost: some milliseconds for what is usual,
+    seconds at worst, for a grammar that can be read in very many ways, and that nobody waits for; and 100 MiB for the
+    states of a lexer.
 
     Where a vocabulary has 100,000 tokens, a schema of a hundred optional properties takes 40,000 items, in some
     milliseconds; in a grammar so many may take half a second.

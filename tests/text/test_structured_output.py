@@ -160,7 +160,7 @@ def test_each_choice_can_be_written_and_nothing_else(vocabulary: Vocabulary, tex
     ids=["ambiguous", "overlapping"],
 )  # fmt: skip
 def test_a_grammar_with_costly_masks_is_not_followed_far(grammar: str, words: str) -> None:
-    """A mask would take some tenths of a second, and so would the step of all sequences."""
+    """What is given up for its items or fuel takes no more of a core."""
     tokenizer = Tokenizer.from_dir(DEMO)
     assert tokenizer is not None
     matcher = compiled(StructuredOutput.grammar(grammar), Vocabulary(tokenizer, 4096))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from msgspec import structs
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
+from distkv.engine.sampling.constraints import MOST_S, TOKEN_S, Constraint, Grammar, Masks
+from distkv.engine.sampling.mask_threads import MaskThreads
 from distkv.errors import InvalidParams, MalformedMessage
 from distkv.structured_output import StructuredOutput
 from distkv.text.structured_output import Vocabulary, compiled
 from distkv.text.tokenizer import Tokenizer
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling
 from tests.checkpoints import edit_config, prompt_ids, variant
@@ -151,7 +155,7 @@ def test_what_comes_fits(
 def test_others_in_the_batch_are_as_they_were(engine: Engine, vocabulary: Vocabulary) -> None:
     plain = Following(engine, sampling(None), "plain")
     alone = plain.finish(20)
-    assert engine.runner.counters.mask_s == 0 and engine.runner.constraints._executor is None
+    assert engine.runner.counters.mask_s == 0
     add(engine, vocabulary, OUTPUTS["regex"])
     one, other = Following(engine, sampling(), "one"), Following(engine, sampling(None), "other")
     for count in range(6):
@@ -259,6 +263,92 @@ def test_what_costs_too_much_ends_the_request_alone(engine: Engine, vocabulary: 
     run = Following(engine, structs.replace(sampling(), temperature=5.0))
     run.finish(100)
     assert run.result is not None and (not run.result.problem or "cannot be followed further" in run.result.problem)
+
+
+AMBIGUOUS = StructuredOutput.grammar("start: s\ns: " + " | ".join("s " * count for count in range(2, 90)) + " | /./")
+"""Few items, each of which is found in very many ways."""
+
+
+def test_a_mask_that_takes_long_ends_the_request_alone(engine: Engine, vocabulary: Vocabulary) -> None:
+    add(engine, vocabulary, OUTPUTS["regex"])
+    add(engine, vocabulary, AMBIGUOUS, 2)
+    runs = [Following(engine, sampling(), "one"), Following(engine, sampling(2), "slow"), Following(engine, sampling())]
+    ended: SeqResult | None = None
+    for count in range(8):
+        parts = [
+            seq_step(PROMPT, end - 1 if count else 0, end, run.table, name=run.name, sample=run.sampling)
+            for run in runs
+            if (end := len(PROMPT) + count)
+        ]
+        results = engine.run(*parts)
+        for run, result in zip(runs, results, strict=True):
+            assert result.token is not None
+            run.tokens.append(result.token)
+        ended = results[1]
+        assert not results[0].problem and not results[2].problem
+    assert ended is not None and not ended.complete
+    assert "take more than 0.02 s of a core each to be found, or one 0.08 s" in ended.problem
+    sibling = Following(engine, sampling(2), "of the same grammar").step()
+    assert sibling.problem == ended.problem
+    engine.runner.forget(["slow"], [2])
+    alone = Following(engine, sampling(), "alone").finish()[:8]
+    assert runs[0].tokens == runs[2].tokens == alone
+
+
+def test_tokens_that_each_take_some_time_end_the_request_in_the_end(engine: Engine, vocabulary: Vocabulary) -> None:
+    add(engine, vocabulary, OUTPUTS["regex"])
+    constraint = Following(engine, sampling())
+    constraint.step()
+    followed = engine.runner.constraints._of_request["r"]
+    for _ in range(20):
+        followed.spend(TOKEN_S)
+    assert followed.left_s > TOKEN_S
+    for _ in range(3):
+        followed.spend(2 * TOKEN_S)
+    assert followed.left_s < 2 * TOKEN_S
+    for _ in range(20):
+        followed.spend(0.0)
+    assert followed.left_s == MOST_S
+
+
+class Waiting:
+    """Stands for a matcher whose mask is made when `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def deep_copy(self) -> Waiting:
+        return self
+
+    def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
+        self.may_end.wait()
+        raise ValueError("nobody asks for them")
+
+
+def test_a_step_of_which_nothing_is_left_waits_for_its_masks(engine: Engine) -> None:
+    """The next one may move the matchers from which a thread makes them."""
+    matcher: Any = Waiting()
+    masks = Masks(VOCAB, [("r", Constraint(1, Grammar(matcher), ()), sampling())], MaskThreads(), Counters())
+    ended = threading.Event()
+
+    def begin() -> None:
+        assert engine.runner._sample.begin((), (), masks, Counters()) is None
+        ended.set()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    assert not ended.wait(0.05)
+    matcher.may_end.set()
+    thread.join()
+    assert ended.is_set()
+
+
+def test_an_error_of_a_mask_that_is_wanted_is_raised(engine: Engine) -> None:
+    matcher: Any = Waiting()
+    matcher.may_end.set()
+    masks = Masks(VOCAB, [("r", Constraint(1, Grammar(matcher), ()), sampling())], MaskThreads(), Counters())
+    with pytest.raises(ValueError, match="nobody asks"):
+        masks.apply(torch.zeros(1, VOCAB), {"r": 0}, engine.model.device)
 
 
 def test_a_model_without_an_end_and_with_more_tokens_than_its_tokenizer(tmp_path: Path) -> None:

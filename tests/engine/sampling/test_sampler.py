@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,7 @@ import pytest
 from msgspec import structs
 
 from distkv.engine.sampling import logprobs
-from distkv.engine.sampling.constraints import Masks, Words
 from distkv.errors import MalformedMessage
-from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_logits, reference_penalized, variant
@@ -246,20 +242,3 @@ def test_logprobs_of_what_a_step_does_not_predict_are_refused(engine: Engine, fi
     wanted = PromptLogprobs(first=first, token_ids=packed(*(1,) * count), top=0)
     with pytest.raises(MalformedMessage, match="predicts no positions"):
         engine.run(seq_step(PROMPT, 10, 30, table, prompt_logprobs=wanted))
-
-
-def test_a_step_of_which_nothing_is_left_waits_for_its_masks(engine: Engine) -> None:
-    """The next one may move the matchers from which a thread makes them."""
-    made: Future[Words] = Future()
-    ended = threading.Event()
-
-    def begin() -> None:
-        assert engine.runner._sample.begin((), (), Masks((), made), Counters()) is None
-        ended.set()
-
-    thread = threading.Thread(target=begin)
-    thread.start()
-    assert not ended.wait(0.05)
-    made.set_exception(ValueError("nobody asks for them"))
-    thread.join()
-    assert ended.is_set()
