@@ -6,7 +6,7 @@ from distkv.control.commands import Tokenized
 from distkv.control.request.pace import Pace
 from distkv.control.rmanager.state import RManagerState
 from distkv.errors import context_length_exceeded
-from distkv.recent_peak import RecentPeak
+from distkv.recent_peak import LATELY_S, RecentPeak
 from distkv.types import MAX_INT
 from distkv.wire.messages.to_client import RequestEnded
 
@@ -21,6 +21,7 @@ class Refusals:
         self._state = state
         self.pace = Pace()
         self._room = RecentPeak()
+        self._began_s: float | None = None
 
     def at_once(self, request_id: str) -> RequestEnded | None:
         """Why no request is taken in now, whatever it is; None if one may be. It costs nothing."""
@@ -58,7 +59,7 @@ class Refusals:
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
             if self._blocks_for(wanted) <= lately_blocks:
-                return _come_again(submit.request_id, wanted, most)
+                return _come_again(submit.request_id, wanted, most, is_listed=state.members.is_listed)
         else:
             reason = _beyond_vocabulary(event, settings.vocab_size)
             if not reason:
@@ -73,21 +74,26 @@ class Refusals:
 
     def lately_blocks(self, now: float) -> int:
         """The most that one request could have had within LATELY_S, also before this instance began, for those that
-        died meanwhile are listed for so long; MAX_INT while peers load that may lend, for nobody knows how much."""
+        died meanwhile are listed for so long; MAX_INT while peers load that may lend, for nobody knows how much, and
+        while no gManager has said who there is, which may take as long."""
         state = self._state
         members = state.members
+        if self._began_s is None:
+            self._began_s = now
         seen = max(self._room.look(state.cluster_blocks(), now), state.settings.num_blocks + members.known_blocks)
-        return MAX_INT if members.num_loading and state.shares_memory else seen
+        is_unknown = not members.is_listed and now < self._began_s + LATELY_S
+        return MAX_INT if (members.num_loading or is_unknown) and state.shares_memory else seen
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
         return max(1, -(-(num_tokens - 1) // self._state.settings.block_tokens))
 
 
-def _come_again(request_id: str, wanted: int, most: int) -> RequestEnded:
+def _come_again(request_id: str, wanted: int, most: int, *, is_listed: bool) -> RequestEnded:
+    others = "others are starting, or gone and may come back" if is_listed else "no gManager has told of others yet"
     reason = (
         f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
-        f"give {most} now; others are starting, or gone and may come back"
+        f"give {most} now; {others}"
     )
     return RequestEnded(
         request_id=request_id,

@@ -97,6 +97,21 @@ def test_what_a_peer_had_room_for_that_died_before_this_one_began_may_come_again
     assert serving.refusal().kind == "refused", "forgotten by the gManager"
 
 
+def test_what_others_may_have_room_for_may_come_again_until_a_gmanager_has_told_of_them() -> None:
+    """An instance that began while the gManager was away refused for good what its cluster had room for."""
+    serving = Serving(num_blocks=2)
+    members, clock = serving.state.members, serving.clock
+    members.is_listed = False
+    serving.requests.tick(clock.now())
+    clock.advance(LATELY_S - 1)
+    serving.submit("r", (1, 2), max_tokens=8)
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8) and "no gManager" in ended.reason
+    clock.advance(1.0)
+    serving.submit("r", (1, 2), max_tokens=8)
+    assert serving.refusal().kind == "refused", "it serves without one"
+
+
 def test_a_name_in_use_and_an_instance_that_leaves() -> None:
     serving = Serving()
     serving.submit("r")

@@ -43,11 +43,12 @@ class MemberTable(MutableMapping[str, Member]):
 
     lendable_blocks: what all live peers may lend together; known_blocks: what all could that are listed, the dead too;
     num_loading: peers that still load, so that nobody knows what they will have; near_blocks: those on the host of this
-    instance that may be asked.
+    instance that may be asked. is_listed: a gManager has named all there are.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
+        self.is_listed = False
         self.lendable_blocks = self.known_blocks = self.num_loading = self.near_blocks = 0
         self._host_key = ""
         self._near: dict[str, int] = {}  # lendable rBlocks of those on this host that may be asked for any

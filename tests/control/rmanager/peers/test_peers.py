@@ -334,3 +334,11 @@ def test_what_another_gmanager_takes_back_in_time_never_counted(state: RManagerS
     peers.take(Members(version=1, incarnation=6, members=(msgspec.structs.replace(ready, state="dead"),)), 20.0)
     peers.take(Members(version=2, incarnation=6, base=1, members=(ready,)), 21.0)
     assert peers.next_deadline() == float("inf") and peers.tick(60.0) == [] and state.members["p"] == ready
+
+
+def test_all_are_known_once_a_whole_list_has_come(state: RManagerState, peers: PeerBook) -> None:
+    members = state.members
+    peers.take(Members(version=0, base=0, incarnation=6, members=(make_member("me", 7),), more=True, newest=2), 10.0)
+    assert not members.is_listed, "the greeting of a large cluster names only who joined"
+    peers.take(Members(version=2, base=0, incarnation=6, members=(make_member("p"),), newest=2), 10.0)
+    assert members.is_listed and set(members) >= {"p"}
