@@ -74,8 +74,9 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
         part_out = tl.load(outs[i] + where, mask=is_there[:, None] & (dim < D)[None, :], other=0.0)
         merged += weight[:, None] * part_out
         total += weight
-    tl.store(out + where, merged / tl.maximum(total, 1.0)[:, None], mask=is_element)
-    tl.store(lse + pair, _lse(peak, total), mask=is_pair)
+    total = _divisor(total)
+    tl.store(out + where, merged / total[:, None], mask=is_element)
+    tl.store(lse + pair, peak + tl.log2(total) * _LN_2, mask=is_pair)
 
 
 @triton.jit
@@ -121,10 +122,11 @@ def reduce_parts(  # type: ignore[no-untyped-def]
         peak = new_peak
     pair = row * HEADS + head
     is_element = is_head[:, None] & (dim < D)[None, :]
-    merged = merged / tl.maximum(total, 1.0)[:, None]
+    total = _divisor(total)
+    merged = merged / total[:, None]
     if into is None:
         tl.store(out + pair[:, None] * D + dim[None, :], merged, mask=is_element)
-        tl.store(lse + pair, _lse(peak, total), mask=is_head)
+        tl.store(lse + pair, peak + tl.log2(total) * _LN_2, mask=is_head)
     else:
         tl.store(into + pair[:, None] * D + dim[None, :], rounded(merged, into.dtype.element_ty), mask=is_element)
 
@@ -136,6 +138,6 @@ def _finite(peak):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _lse(peak, total):  # type: ignore[no-untyped-def]
-    """The largest weight is 1, so a total is at least 1, or 0 where the peak is -inf."""
-    return peak + tl.log2(tl.maximum(total, 1.0)) * _LN_2
+def _divisor(total):  # type: ignore[no-untyped-def]
+    """The largest weight is 1, so a total is at least 1, or 0 where the peak is -inf, or no number: then no lse is."""
+    return tl.where(total == 0, 1.0, total)

@@ -232,8 +232,9 @@ def _attend_item(  # type: ignore[no-untyped-def]
         values = tl.dot(weights.to(DOT), value.to(DOT), values * decay[:, None], input_precision="ieee")
         peak = new_peak
 
-    # A row without keys has total 0 and peak -inf. Partials lie behind the results.
-    total = tl.where(total > 0, total, 1.0)
+    # A row without keys has total 0 and peak -inf; one of scores that are no numbers has no total, and no lse.
+    total = tl.where(total == 0, 1.0, total)
+    # Partials lie behind the results.
     if into is not None:
         whole = head < tl.where(num_parts == 1, last_head, 0)
         place = (out_row * HEADS + head)[:, None] * D + dim[None, :]

@@ -229,8 +229,8 @@ def _prefill(  # type: ignore[no-untyped-def]
         total = total * decay + tl.sum(weights, 1)
         acc = tl.dot(weights.to(DOT), widened(v_tile, DOT), acc * decay[:, None], input_precision="ieee")
 
-    # A row without keys has total 0 and peak -inf.
-    total = tl.where(total > 0, total, 1.0)
+    # A row without keys has total 0 and peak -inf; one of scores that are no numbers has no total, and no lse.
+    total = tl.where(total == 0, 1.0, total)
     out_row = split.to(tl.int64) * num_out_rows + tl.load(entry + _OUT_ROW) + row
     target = out_row * HEADS + head
     tl.store(out + target[:, None] * D + d[None, :], acc / total[:, None], mask=is_query)
@@ -273,7 +273,7 @@ def _merge_splits(  # type: ignore[no-untyped-def]
         weight = tl.exp2((tl.load(part_lse + part, mask=is_pair, other=float("-inf")) - number) * _LOG2_E)
         acc += weight[:, None] * tl.load(part_out + part[:, None] * D + d[None, :], mask=is_number, other=0.0)
         total += weight
-    # The largest weight is 1, so a total is at least 1, or 0 where there are no keys.
-    total = tl.maximum(total, 1.0)
+    # As in `_prefill`.
+    total = tl.where(total == 0, 1.0, total)
     tl.store(out + place[:, None] * D + d[None, :], acc / total[:, None], mask=is_number)
     tl.store(lse + place, peak + tl.log2(total) * _LN_2, mask=is_pair)
