@@ -79,11 +79,13 @@ class Backend(ABC):
         """Whose linear layers these are, for weights of a dtype; for logs and benchmarks."""
         return "torch"
 
-    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, vocab] in float32, and int64 [N], the token of the largest of each row, of equals the first; what
-        is no number is larger than all."""
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [N, vocab] in float32; int64 [N], the token of the largest of each row, of equals the first, where
+        what is no number is larger than all; and int64 [N], the same tokens, but vocab where that logit is not finite.
+        """
         wide = logits.float()
-        return wide, wide.argmax(-1)
+        found = wide.max(-1)
+        return wide, found.indices, torch.where(found.values.abs() < torch.inf, found.indices, wide.shape[-1])
 
     def layer_tail(self, weights: LayerTailWeights) -> LayerTail:
         """The tail of one layer."""

@@ -68,8 +68,8 @@ class Model:
         """float32 [M, vocab] from last hidden states, or some rows of them: many rows of logits are large."""
         return self.weights.lm_head(hidden).float()
 
-    def likeliest(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of a few rows, and int64 [M], the token of the largest of each, of equals the first."""
+    def likeliest(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a few rows, see Backend."""
         return self.device.backend.likeliest(self.weights.lm_head(hidden))
 
     def _qkv(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> FusedQkv:

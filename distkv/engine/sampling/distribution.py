@@ -48,6 +48,15 @@ def argmax(logits: Tensor) -> Tensor:
     return logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
 
 
+def checked(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Both int64 [N], of tokens that `choose` or `argmax` took of float32 logits [N, vocab]: what is none of the
+    vocabulary as its last one; and the same tokens, but vocab where one, or its logit, is no finite number."""
+    vocab_size = logits.shape[-1]
+    known = tokens.clamp(max=vocab_size - 1)
+    found = logits.gather(1, known[:, None])[:, 0]
+    return known, torch.where(found.abs() < torch.inf, tokens, vocab_size)
+
+
 def _penalized(scores: Tensor, numbers: Numbers, rows: Tensor, shape: Shape, seen: SeenTokens) -> Tensor:
     """Where all penalties of a row are neutral, so is this."""
     assert seen.seen is not None and seen.counts is not None

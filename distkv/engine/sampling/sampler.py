@@ -13,7 +13,7 @@ from torch import Tensor
 from distkv.engine.device.device import PendingCopy
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.constraints import Constraints, Masks
-from distkv.engine.sampling.distribution import argmax, choose
+from distkv.engine.sampling.distribution import argmax, checked, choose
 from distkv.engine.sampling.draws import Draw, completing, is_greedy, tables_of
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.logprobs import Scored, read, score, score_in_slices
@@ -82,9 +82,11 @@ class Sampler:
         prompts = [(batch.seqs, rows[count:]) for batch, rows, count in zip(batches, hidden, counts, strict=True)]
         return self._sample([seq for batch in batches for seq in batch.seqs], prompts, logits, None, masks)
 
-    def begin_decodes(self, planned: Sequence[PlannedSeq], logits: Tensor, likeliest: Tensor, masks: Masks) -> Sampled:
-        """The same for a step whose logits are there: float32 [N, vocab] of its N sequences, one row each, and int64
-        [N], the token of the largest of each."""
+    def begin_decodes(
+        self, planned: Sequence[PlannedSeq], logits: Tensor, likeliest: Sequence[Tensor], masks: Masks
+    ) -> Sampled:
+        """The same for a step whose logits are there, float32 [N, vocab] of its N sequences, one row each, and the
+        likeliest tokens; see `Model.likeliest`."""
         return self._sample(planned, (), logits, likeliest, masks)
 
     def finish(
@@ -109,20 +111,17 @@ class Sampler:
         seqs: Sequence[Sequenced],
         of_prompts: Sequence[tuple[Sequence[BatchSeq], Tensor]],
         logits: Tensor,
-        likeliest: Tensor | None,
+        likeliest: Sequence[Tensor] | None,
         masks: Masks,
     ) -> Sampled:
-        """logits: of the rows that predict the next token of a sequence; likeliest: int64, of each, if that is known.
+        """logits: of the rows that predict the next token of a sequence; likeliest: tokens of each, if they are known.
         of_prompts: per batch, the hidden states of those that predict prompt tokens."""
         device = self._model.device
         wanted = [(seq, seq.step.sample) for seq in seqs if seq.step.sample is not None]
         if masks.are_any:
             masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)}, device)
             likeliest = None
-        chosen = self._choose(wanted, logits, likeliest)
-        # What is no token of the vocabulary must not be looked up by a step that goes on with it.
-        tokens = chosen.clamp(max=logits.shape[-1] - 1)
-        logits_of_tokens = logits.gather(1, tokens[:, None])
+        tokens, checked = self._choose(wanted, logits, likeliest)
         slices: list[Scored] = []
         scored = [row for row, (seq, sampling) in enumerate(wanted) if sampling.logprobs is not None and not seq.lost]
         if scored:
@@ -145,22 +144,22 @@ class Sampler:
                     slices += parts
                     prompts.append((seq, [len(part.ranks) for part in parts]))
                 start = end
-        copy = device.to_host(chosen, logits_of_tokens, *(part for one in slices for part in one))
+        copy = device.to_host(checked, *(part for one in slices for part in one))
         return Sampled(tokens, wanted, scored, prompts, copy)
 
     def _report(self, sampled: Sampled, found: Sequence[Tensor], outputs: dict[str, SequenceOutput]) -> None:
         """found: on the host, as `Sampled.copy` has them."""
-        chosen, logits, *parts = found
+        checked, *parts = found
         vocab_size = self._model.config.vocab_size
         slices = [Scored(*parts[first : first + 5]) for first in range(0, len(parts), 5)]
-        for (seq, sampling), token, (logit,) in zip(sampled.wanted, chosen.tolist(), logits.tolist(), strict=True):
+        for (seq, sampling), token in zip(sampled.wanted, checked.tolist(), strict=True):
             output = outputs[seq.step.request_id]
             output.token = min(token, vocab_size - 1)
             if sampling.grammar_id is not None and not seq.lost:
                 constraint = self._constraints.sampled(seq.step.request_id, output.token)
                 output.complete = constraint.is_complete
                 output.problem = constraint.problem and f"{FIELD}: {constraint.problem}"
-            if token >= vocab_size or not math.isfinite(logit):
+            if token >= vocab_size:
                 output.problem, output.is_fault = NOT_FINITE, True
         if sampled.scored:
             tops = [sampled.wanted[row][1].logprobs or 0 for row in sampled.scored]
@@ -176,22 +175,24 @@ class Sampler:
                 if not all(math.isfinite(one.logprob) for one in read_slice):
                     output.problem, output.is_fault = NOT_FINITE, True
 
-    def _choose(self, wanted: Sequence[tuple[Sequenced, Sampling]], logits: Tensor, likeliest: Tensor | None) -> Tensor:
-        """int64 [M], where the logits [M, vocab] lie: a token for each sequence. Where logits are no numbers, it is
-        what `choose` and `argmax` say."""
+    def _choose(
+        self, wanted: Sequence[tuple[Sequenced, Sampling]], logits: Tensor, likeliest: Sequence[Tensor] | None
+    ) -> Sequence[Tensor]:
+        """Both int64 [M], where the logits [M, vocab] lie: a token of the vocabulary for each sequence, for a step that
+        goes on with it, and the same for the host, but vocab where the logits are no finite numbers."""
         draws = [
             (row, self._draw(seq, sampling))
             for row, (seq, sampling) in enumerate(wanted)
             if not is_greedy(sampling) and not seq.lost
         ]
         if not draws:
-            return argmax(logits) if likeliest is None else likeliest
+            return checked(logits, argmax(logits)) if likeliest is None else likeliest
         device, vocab_size = self._model.device, logits.shape[-1]
         are_all = len(draws) == len(logits)
         if are_all:
             tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         else:
-            tokens = argmax(logits) if likeliest is None else likeliest
+            tokens = argmax(logits) if likeliest is None else likeliest[0]
         most = len(draws) if device.is_async else max(1, HOST_NUMBERS // vocab_size)
         for first in range(0, len(draws), most):
             part = draws[first : first + most]
@@ -200,7 +201,7 @@ class Sampler:
             rows, *there = device.to_device(numbers, *tables.present())
             of_rows = logits[first : first + most] if are_all else logits.index_select(0, rows)
             tokens.index_copy_(0, rows, choose(of_rows, tables.placed(there), shape, self._seen))
-        return tokens
+        return checked(logits, tokens)
 
     def _draw(self, seq: Sequenced, sampling: Sampling) -> Draw:
         step = seq.step

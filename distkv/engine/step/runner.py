@@ -169,7 +169,7 @@ class StepRunner:
         started_s = time.perf_counter()
         if before is not None:
             fill_in(decodes.tokens, planned, before.tokens, self._device)
-        logits, likeliest = decodes.run()
+        logits, *likeliest = decodes.run()
         self.counters.model_s += time.perf_counter() - started_s
         return self._sample.begin_decodes(planned, logits, likeliest, masks)
 

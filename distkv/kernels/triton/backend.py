@@ -145,7 +145,7 @@ class TritonBackend(Backend):
         """See Backend: of more than a few rows."""
         return "cublas" if torch.cuda.is_available() else "torch"
 
-    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See Backend."""
         return likeliest(logits)
 

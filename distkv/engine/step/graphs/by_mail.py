@@ -9,8 +9,8 @@ from distkv.engine.step.graphs.exchange_tensors import ExchangeTensors
 
 
 class CapturedByMail:
-    """Of a model over some tensors; results: float32 logits [size, vocab] and int64 [size], the token of the largest of
-    each row. Raises RuntimeError when it cannot be captured."""
+    """Of a model over some tensors; results: what `Model.likeliest` finds of `size` rows. Raises RuntimeError when it
+    cannot be captured."""
 
     def __init__(self, model: Model, tensors: ExchangeTensors, group: int) -> None:
         """group: of captured graphs that share memory, see Device.capture."""

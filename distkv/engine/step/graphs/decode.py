@@ -50,14 +50,12 @@ class Decodes:
     _captured: Captured
     links: Sequence[CreditorLink] = ()
 
-    def run(self) -> tuple[Tensor, Tensor]:
-        """float32 logits [M, vocab] and int64 [M], the token of the largest of each wanted row; both hold until the
-        next step."""
+    def run(self) -> tuple[Tensor, ...]:
+        """What `Model.likeliest` finds of the M wanted rows; it holds until the next step."""
         self._captured.replay()
-        logits, likeliest = self._captured.results
         if self.wanted is not None:
-            return logits.index_select(0, self.wanted), likeliest.index_select(0, self.wanted)
-        return logits[: len(self.tokens)], likeliest[: len(self.tokens)]
+            return tuple(found.index_select(0, self.wanted) for found in self._captured.results)
+        return tuple(found[: len(self.tokens)] for found in self._captured.results)
 
 
 class DecodeGraphs:

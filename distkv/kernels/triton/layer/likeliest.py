@@ -10,7 +10,7 @@ from torch import Tensor
 _BLOCK = 2048
 
 
-def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """See distkv.kernels.Backend.likeliest. Of the numbers of a row each stands next to the one before."""
     rows, width = logits.shape
     pieces = triton.cdiv(width, _BLOCK)
@@ -18,10 +18,12 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     peaks = torch.empty(rows, pieces, dtype=torch.float32, device=logits.device)
     places = torch.empty(rows, pieces, dtype=torch.int64, device=logits.device)
     found = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    checked = torch.empty_like(found)
     if rows:
         _of_pieces[rows, pieces](logits, wide, peaks, places, logits.stride(0), W=width, BLOCK=_BLOCK, num_warps=4)
-        _of_rows[rows,](peaks, places, found, PIECES=pieces, BLOCK=triton.next_power_of_2(pieces), num_warps=1)
-    return wide, found
+        block = triton.next_power_of_2(pieces)
+        _of_rows[rows,](peaks, places, found, checked, W=width, PIECES=pieces, BLOCK=block, num_warps=1)
+    return wide, found, checked
 
 
 @triton.jit
@@ -40,9 +42,13 @@ def _of_pieces(logits, wide, peaks, places, stride, W: tl.constexpr, BLOCK: tl.c
 
 
 @triton.jit
-def _of_rows(peaks, places, found, PIECES: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _of_rows(  # type: ignore[no-untyped-def]
+    peaks, places, found, checked, W: tl.constexpr, PIECES: tl.constexpr, BLOCK: tl.constexpr
+):
     """One row; of equals the first piece."""
     row, piece = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     value = tl.load(peaks + row * PIECES + piece, mask=piece < PIECES, other=-float("inf"))
-    _, at = tl.max(value, 0, return_indices=True)
-    tl.store(found + row, tl.load(places + row * PIECES + at))
+    peak, at = tl.max(value, 0, return_indices=True)
+    token = tl.load(places + row * PIECES + at)
+    tl.store(found + row, token)
+    tl.store(checked + row, tl.where(tl.abs(peak) < float("inf"), token, W))
