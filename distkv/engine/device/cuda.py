@@ -15,7 +15,7 @@ from torch import Tensor
 
 from distkv.engine.device.claims import claim
 from distkv.engine.device.cuda_graphs import GraphMemory
-from distkv.engine.device.cuda_streams import streams_of
+from distkv.engine.device.cuda_streams import QUEUES, streams_of
 from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
 from distkv.engine.device.shared_memory.driver import Driver, DriverError
 from distkv.engine.device.shared_memory.memory import MemorySharing
@@ -27,9 +27,6 @@ STEP_BYTES = 3 * 2**29
 _TRITON_IS_AUTO = "a recorded run shows its decode to be as fast as other libraries'"
 _INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
-_QUEUES = 32
-"""Of the host to a GPU, the most there are: each stream has one of its own."""
-
 _PORTABLE, _MAPPED = 1, 2
 """cudaHostRegister's flags: for all contexts, and for kernels."""
 
@@ -80,7 +77,7 @@ class CudaDevice(Device):
     def missing(cls, index: int) -> Missing | None:
         """See Device."""
         # Read when CUDA starts: streams that share a queue wait for each other, and some wait for other GPUs.
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_QUEUES))
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(QUEUES))
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else "; this torch was built without CUDA"
             return Missing(f"no CUDA device was found{built}", "use --device cpu")
@@ -171,7 +168,7 @@ class CudaDevice(Device):
             code = int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE | _MAPPED))
         if code:
             return None
-        weakref.finalize(host, runtime.cudaHostUnregister, host.data_ptr())
+        weakref.finalize(host, _unregister, self.place, host.data_ptr())
         return host
 
     def claim(self, *, alone: bool) -> None:
@@ -182,6 +179,12 @@ class CudaDevice(Device):
         """See Device."""
         graph, results = self._graph_memory.captured(run, group)
         return Captured(graph.replay, results)
+
+
+def _unregister(place: torch.device, address: int) -> None:
+    """Whichever thread does it, no context comes to be on another GPU."""
+    with torch.cuda.device(place):
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 def _packed(tensors: tuple[Tensor, ...]) -> Iterator[slice]:

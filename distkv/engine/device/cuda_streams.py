@@ -11,9 +11,13 @@ from weakref import WeakSet
 
 import torch
 
-OWN, SHARED, URGENT = 8, 8, 24
-"""Streams that may be captured, that are shared, and that are shared and urgent. torch has 32 of a priority and gives
-them out in turn: these and the one for copies aside are made at once, so they are different ones."""
+QUEUES = 32
+"""Of the host to a GPU, the most there are: streams that share one wait for each other."""
+
+OWN, SHARED, URGENT = 8, 8, 15
+"""Streams that may be captured, that are shared, and that are shared and urgent: with the one for copies aside no more
+than there are queues. torch has 32 of a priority and gives them out in turn: these are made at once, so they are
+different ones."""
 
 _URGENT = -1
 

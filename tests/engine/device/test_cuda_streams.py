@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from distkv.engine.device.cuda_streams import OWN, SHARED, URGENT, CudaStreams
+from distkv.engine.device.cuda_streams import OWN, QUEUES, SHARED, URGENT, CudaStreams
 
 PLACE = torch.device("cuda", 0)
 OF_TORCH = 32
@@ -47,6 +47,7 @@ def test_no_transfer_gets_a_stream_that_may_be_captured(streams: CudaStreams) ->
     shared = {key(one) for one in kept}
     assert (len(own), len(shared)) == (OWN, SHARED + URGENT)
     assert not own & shared and streams.aside.key not in own | shared  # type: ignore[attr-defined]
+    assert len(own | shared) + 1 <= QUEUES, "who waits for another GPU would hold up whoever has the same queue"
 
 
 def test_nobody_shares_one_while_another_is_free(streams: CudaStreams) -> None:
