@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,21 @@ def test_stages_come_in_the_order_of_what_they_teach(tmp_path: Path) -> None:
     assert named and all((ROOT / word).is_dir() for word in named)
     first = environment(tests, tmp_path)["DISTKV_FIRST"].split(",")
     assert all((ROOT / one).exists() and one.startswith(tuple(named)) for one in first)
+
+
+def test_wheels_are_collected_of_all_that_torch_and_pytest_do_not_bring() -> None:
+    """A machine with nothing else runs every stage with them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    tested = "hypothesis|psutil|pytest-|transformers"
+    used = [one for one in project["optional-dependencies"]["test"] if re.match(tested, one)] + project["dependencies"]
+    names = {re.split("[>=<;\\[ ]", one)[0].lower().replace("-", "_") for one in used} - {"torch", "numpy"}
+    lists = re.findall(r"^(?:wanted|often)=\((.*?)\)", (ROOT / "bin" / "gpu-check").read_text(), re.M | re.S)
+    listed = {name.lower().replace("-", "_") for one in lists for name in one.split()}
+    assert names - listed == set()
+    pinned = {
+        line.partition("==")[0].lower().replace("-", "_") for line in (ROOT / "constraints.txt").read_text().split()
+    }
+    assert listed - pinned == set()
 
 
 def test_a_budget_is_for_all_and_for_each() -> None:
