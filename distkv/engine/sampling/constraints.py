@@ -132,7 +132,8 @@ class Masks:
                 self._made.setdefault(one.grammar_id, []).append((one, mask))
         self._jobs = {grammar_id: Job(its, self._done) for grammar_id, its in masks.items()}
         self._begun_s = time.monotonic()
-        threads.put(self._jobs.values())
+        if self._jobs:  # most steps have none
+            threads.put(self._jobs.values())
 
     @property
     def are_any(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from distkv.engine.sampling.constraints import Masks
 from distkv.engine.step.batch import PlannedSeq
 from distkv.wire.messages.counters import Counters
 from tests.checkpoints import variant
@@ -28,11 +29,12 @@ class Computed(TorchDispatchMode):
 
 
 def test_of_greedy_rows_nothing_more_is_computed(tmp_path: Path) -> None:
-    """Each operation would be a launch of every decode step."""
+    """Each operation would be a launch of every decode step; and no thread makes masks of nobody."""
     engine = Engine(variant(tmp_path, "llama"), num_slots=8)
     vocab_size, sample, counters = engine.model.config.vocab_size, engine.runner._sample, Counters()
     planned = [PlannedSeq(seq_step((5,), 0, 1, [0], name=name, sample=GREEDY), array("i", [5])) for name in "ab"]
-    logits, masks = torch.full((2, vocab_size), torch.nan), engine.runner.constraints.begin((), counters)
+    nobody: Any = None
+    logits, masks = torch.full((2, vocab_size), torch.nan), Masks(vocab_size, (), nobody, counters)
     tokens, checked = torch.tensor([3, 4]), torch.tensor([3, vocab_size])
     with Computed() as computed:
         sampled = sample.begin_decodes(planned, logits, (tokens, checked), masks)
