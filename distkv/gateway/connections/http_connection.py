@@ -266,12 +266,16 @@ class LimitedConnection(HttpToolsProtocol):
         raise _Refused
 
     def _refuse(self, refusal: ApiError) -> None:
-        """Answer in place of the application, and close; a response that is under way is cut off."""
+        """Answer in place of the application, and close; where another response is due first, or under way, that is cut
+        off."""
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cut_off()
-            return
+        if self._unanswered:
+            cycle = self._unanswered[0]
+            if len(self._unanswered) > 1 or cycle.response_started or not self._is_reading(cycle):
+                self.cut_off()
+                return
+            cycle.disconnected = True
         body = refusal.encoded()
         head = [
             f"HTTP/1.1 {refusal.status} Refused",
@@ -282,6 +286,10 @@ class LimitedConnection(HttpToolsProtocol):
         ]
         self.transport.write("\r\n".join(head).encode() + body)
         self.transport.close()
+
+    def _is_reading(self, cycle: RequestResponseCycle) -> bool:
+        """Whether its body still comes, so that what is wrong is wrong with that."""
+        return cycle is self.cycle and not self._in_head
 
 
 def _complete(cycle: RequestResponseCycle) -> None:

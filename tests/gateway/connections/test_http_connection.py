@@ -42,6 +42,13 @@ class Raw:
         assert b"connection: close" in head
         return int(head.split()[1]), json.loads(body)["error"]["code"]
 
+    async def is_refused(self, status: int, code: str) -> bool:
+        """Whether it is closed, with this error unless what was sent after that overtakes it."""
+        try:
+            return await self.error() == (status, code)
+        except ConnectionError:
+            return True
+
     async def is_closed(self) -> bool:
         try:
             return await asyncio.wait_for(self.reader.read(), 20) == b""
@@ -93,10 +100,10 @@ async def test_framing_is_in_proportion_to_the_body(start: Start) -> None:
     gateway = await start()
     async with connected(gateway.url, 2) as (extended, trailing):
         await extended.send(POST + b"transfer-encoding: chunked\r\n\r\n", b"1;" + b"x" * 80_000)
-        assert await extended.is_closed()
+        assert await extended.is_refused(400, "invalid_http")
         trailer = b"".join(b"x%d: y\r\n" % i for i in range(300))
         await trailing.send(POST + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n0\r\n" + trailer)
-        assert await trailing.is_closed()
+        assert await trailing.is_refused(431, "head_too_large")
     body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     async with connected(gateway.url) as (tiny,):
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
@@ -143,6 +150,14 @@ async def test_nonsense_gets_the_usual_error(start: Start) -> None:
     async with connected(gateway.url) as (one,):
         await one.send(b"nonsense\r\n\r\n")
         assert await one.error() == (400, "invalid_http")
+
+
+async def test_a_body_that_breaks_its_framing_is_answered(start: Start) -> None:
+    gateway = await start()
+    async with connected(gateway.url) as (one,):
+        await one.send(POST + b"transfer-encoding: chunked\r\n\r\n", b"nonsense\r\n")
+        assert await one.error() == (400, "invalid_http")
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
 
 
 async def test_requests_in_a_row_are_bounded(start: Start) -> None:
