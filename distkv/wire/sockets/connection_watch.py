@@ -11,13 +11,15 @@ from distkv.errors import LinkClosed
 from distkv.wire.sockets.monitor import Monitor
 
 _EVENTS = zmq.Event.CONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | zmq.Event.CONNECT_RETRIED
+_ENDS = zmq.Event.DISCONNECTED, zmq.Event.CONNECT_RETRIED
 
 
 class ConnectionWatch:
     """Follows the connection of a socket with a single peer. Create it before `socket.connect`, under the loop.
 
     connected: the peer is there. descriptors: of the connection, none where there is none. The callbacks run in the
-    loop; `on_failed` whenever there is no connection and ZeroMQ is about to try again.
+    loop; `on_failed` whenever there is no connection and ZeroMQ is about to try again. ZeroMQ does not tell of one that
+    `socket.disconnect` ends: it counts until an attempt to reach the next endpoint fails.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class ConnectionWatch:
             self.descriptors.add(descriptor)
         elif event == zmq.Event.DISCONNECTED:
             self.descriptors.discard(descriptor)
+        elif event == zmq.Event.CONNECT_RETRIED:
+            self.descriptors.clear()
         if event == zmq.Event.HANDSHAKE_SUCCEEDED and not self.connected:
             self.connected = True
             self._wake()
             self._on_connected()
-        elif event == zmq.Event.DISCONNECTED and self.connected:
+        elif event in _ENDS and self.connected:
             self.connected = False
             self._on_disconnected()
-        elif event == zmq.Event.CONNECT_RETRIED:
+        if event == zmq.Event.CONNECT_RETRIED and not self._monitor.closed:
             self._on_failed()

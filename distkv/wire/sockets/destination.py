@@ -107,11 +107,13 @@ class Destination:
 
     def _looked_up(self, answer: asyncio.Future[list[str]]) -> None:
         self._answer = None
-        if answer.cancelled() or self._is_reached:
+        if answer.cancelled():
             return
         found: list[str] = []
         with suppress(OSError, ValueError):
             found = sorted(answer.result(), key=_is_ipv6)
+        if self._is_reached:
+            return
         if not found:
             if self._address is None:
                 self.failed()

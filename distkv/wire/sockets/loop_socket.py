@@ -159,6 +159,7 @@ class LoopSocket:
 
     def disconnect(self, endpoint: str) -> None:
         """End this connection, and drop what has not left by it or was not read. Raises zmq.ZMQError."""
+        self._socket.set(zmq.LINGER, 0)  # else it goes on beside the next one for as long as something has not left
         try:
             self._socket.disconnect(endpoint)
         finally:

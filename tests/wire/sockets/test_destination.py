@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,20 @@ async def test_what_is_reached_meanwhile_stays(server: NameServer) -> None:
     destination.reached()  # before it is looked up
     await asyncio.sleep(0.1)
     assert server.asked == 2
+    destination.close()
+
+
+async def test_a_look_up_that_fails_after_the_name_was_reached_is_no_error(server: NameServer) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    destination = destination_of(Socket())
+    destination.start()
+    destination.reached()
+    server.fails = True
+    server.may_answer.set()
+    await until(lambda: destination._answer is None)
+    gc.collect()
+    assert not errors
     destination.close()
 
 
