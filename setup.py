@@ -131,7 +131,10 @@ class PlatformWheel(bdist_wheel):
     def run(self):
         # setuptools' own folder for that still has the files of the version before, and they would be installed, too.
         with tempfile.TemporaryDirectory() as folder:
-            self.get_finalized_command("build").build_lib = folder
+            # Also of what a command before this one has built, as sdist does to find its files.
+            usual = self.reinitialize_command("build", reinit_subcommands=True)
+            usual.ensure_finalized()
+            usual.build_lib = folder
             super().run()
 
     def get_tag(self):

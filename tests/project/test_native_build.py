@@ -118,6 +118,17 @@ def test_what_the_version_before_left_is_not_in_a_wheel(small: Path) -> None:
     assert str(LIBRARY.with_suffix(".txt")) in names and "distkv/gone/__init__.py" not in names
 
 
+@pytest.mark.parametrize("before", ["sdist", "build"])
+def test_a_wheel_is_whole_behind_another_command(small: Path, before: str) -> None:
+    (small / "distkv/__init__.py").touch()
+    (small / "setup.cfg").write_text("[options]\npackages = distkv\n", encoding="utf-8")
+    done = python(small, "setup.py", before, "bdist_wheel", CXX="/bin/false")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (small / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert str(LIBRARY.with_suffix(".txt")) in names and "distkv/__init__.py" in names
+
+
 @needs_compiler
 @needs_x86
 def test_a_level_that_the_compiler_does_not_know_is_left_out(small: Path, tmp_path: Path) -> None:
