@@ -39,12 +39,16 @@ _NO_THREAD = f"{_CANNOT_BE_FOLLOWED}tokens of other outputs take too long to be 
 
 
 class Grammar:
-    """What outputs follow. is_lost: one of its matchers is in use for a mask that nobody waits for. They share a lock,
-    so none of them may be used."""
+    """What outputs follow. given_up: the last of its masks that nobody waited for."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self.matcher = matcher
-        self.is_lost = False
+        self.given_up: Job | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a matcher is in use for these masks still. All share a lock, so none of them may be used."""
+        return self.given_up is not None and not self.given_up.is_over
 
 
 class Constraint:
@@ -172,7 +176,7 @@ class Masks:
             for constraint, mask in self._made[grammar_id]:
                 constraint.spend(mask.spent_s)
                 if job.is_given_up:
-                    constraint.grammar.is_lost = job.began
+                    constraint.grammar.given_up = job if job.began else None
                     constraint.problem = _TAKES_LONG if job.began else _NO_THREAD
         if self._jobs:
             self._counters.mask_s += max(job.finished_s for job in self._jobs.values()) - self._begun_s

@@ -47,7 +47,7 @@ class Job:
     """Masks of one grammar, whose matchers share a lock. done: where the job goes when they are made.
 
     error: what making one raised. is_given_up: one took longer, or there was no thread; matchers and rows are in use
-    for some time yet, and no other matcher of the grammar may be used. began: whether there was a thread. finished_s:
+    until it `is_over`, and no other matcher of the grammar may be used. began: whether there was a thread. finished_s:
     when it was made or given up, on the monotonic clock.
     """
 
@@ -57,7 +57,7 @@ class Job:
         self.finished_s = 0.0
         self._masks, self._done = masks, done
         self._lock = Lock()
-        self._is_made = self._is_slow = False
+        self.is_over = self._is_slow = False
         self._thread = 0, 0
         self._now: tuple[Mask, float] | None = None
 
@@ -78,7 +78,7 @@ class Job:
                 self.error = error
             mask.spent_s = time.thread_time() - self._now[1]
         with self._lock:
-            self._is_made = True
+            self.is_over = True
             if not self.is_given_up:
                 self.finished_s = time.monotonic()
         self._done.put(self)
@@ -88,7 +88,7 @@ class Job:
         """Whether it has become slow. Gives it up if a mask takes longer than it or any may, or if it has not begun and
         is not going to be served."""
         with self._lock:
-            if self._is_made or self.is_given_up:
+            if self.is_over or self.is_given_up:
                 return False
             if self._now is None:
                 if not self.began and not is_served:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -323,6 +324,29 @@ class Waiting:
     def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
         self.may_end.wait()
         raise ValueError("nobody asks for them")
+
+
+class Computing(Waiting):
+    """Uses a core meanwhile."""
+
+    def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
+        while not self.may_end.is_set():
+            hashlib.sha256(bytes(1 << 18))  # which lets other threads run
+
+
+def test_a_grammar_is_followed_again_when_its_slow_mask_has_come_to_an_end() -> None:
+    """While many requests have it, it is not compiled again: all that came were refused."""
+    matcher: Any = Computing()
+    grammar = Grammar(matcher)
+    slow, during, after = (Constraint(1, grammar, ()) for _ in range(3))
+    masks = Masks(VOCAB, [("r", slow, sampling())], MaskThreads(), Counters())
+    masks.drop()
+    during.rewind(0)
+    assert slow.problem and during.problem == slow.problem
+    matcher.may_end.set()
+    assert masks._done.get(timeout=30).is_over
+    after.rewind(0)
+    assert not after.problem
 
 
 def test_a_step_of_which_nothing_is_left_waits_for_its_masks(engine: Engine) -> None:
