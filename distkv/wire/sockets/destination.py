@@ -7,13 +7,18 @@ long as a name server is silent. So names are looked up here, and ZeroMQ is give
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from typing import Protocol
 
+from distkv.errors import ConfigError
 from distkv.wire.address import join_host_port
 from distkv.wire.look_up import begin_look_up, is_numeric
 from distkv.wire.sockets.connecting import SHORTEST_RETRY_S
 from distkv.wire.sockets.options import SEND_QUEUE_MESSAGES
+
+_NAME = re.compile(r"[\w.-]+")
+"""What may be one. "*" is for who listens, and of a URL no path belongs here."""
 
 
 class Connecting(Protocol):
@@ -35,11 +40,13 @@ class Destination:
     is tried. Those known last are tried until there are others."""
 
     def __init__(self, socket: Connecting, host: str, port: int, longest_retry_s: float) -> None:
-        """longest_retry_s: pauses between look-ups double up to this."""
+        """longest_retry_s: pauses between look-ups double up to this. Raises ConfigError where `host` cannot be one."""
         self._socket = socket
         self._host, self._port = host, port
         self._longest_retry_s = longest_retry_s
         self._is_name = not is_numeric(host)
+        if self._is_name and not _NAME.fullmatch(host):
+            raise ConfigError("address", f"cannot connect to {host!r}: it is neither an address nor a name")
         self._kept: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._address: str | None = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from distkv.errors import ConfigError
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CAPTURE
@@ -142,3 +144,10 @@ async def test_one_that_is_closed_while_a_name_is_looked_up_leaves_nothing(
     names.may_answer.set()
     await asyncio.sleep(0)
     assert client._destination._address is None and client._destination._timer is None
+
+
+@pytest.mark.parametrize("host", ["*", "a b", "a/b", "user@a", "eth0;127.0.0.1", "a\0b"])
+async def test_what_cannot_be_a_name_is_not_looked_up_for_ever(names: NameServer, host: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(host))):
+        ClientChannel.connect(f"tcp://{host}:7071", CAPTURE)
+    assert not names.asked
