@@ -144,6 +144,8 @@ class RequestLifecycle:
         if result.is_fault and creditors:
             reason = f"{result.problem}; or what {' or '.join(creditors)} computed for it is wrong"
             self.fail(seq, reason, now, retryable=True)
+        elif result.may_come_again and not result.is_fault:
+            self.fail(seq, result.problem, now)
         else:
             self.fail(seq, result.problem, now, retryable=False, kind="failed" if result.is_fault else "refused")
 

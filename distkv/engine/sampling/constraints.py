@@ -55,13 +55,14 @@ class Constraint:
     """The output of one request, and how far its matcher has followed it.
 
     The token behind the vocabulary, which no model has, is the end for the matcher. problem: why no token can come.
-    left_s: of a core, what the next mask may take.
+    may_come_again: that is for other outputs, and only now. left_s: of a core, what the next mask may take.
     """
 
     def __init__(self, grammar_id: int, grammar: Grammar, eos_token_ids: Sequence[int]) -> None:
         self.grammar_id, self.grammar = grammar_id, grammar
         self.matcher = grammar.matcher.deep_copy()
         self.problem = ""
+        self.may_come_again = False
         self.left_s = MOST_S
         self._eos_token_ids = frozenset(eos_token_ids)
         self._length = 0
@@ -178,6 +179,7 @@ class Masks:
                 if job.is_given_up:
                     constraint.grammar.given_up = job if job.began else None
                     constraint.problem = _TAKES_LONG if job.began else _NO_THREAD
+                    constraint.may_come_again = not job.began
         if self._jobs:
             self._counters.mask_s += max(job.finished_s for job in self._jobs.values()) - self._begun_s
 

@@ -44,6 +44,7 @@ class SequenceOutput:
     complete: bool = False
     problem: str = ""
     is_fault: bool = False
+    may_come_again: bool = False
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class Sampler:
                 constraint = self._constraints.sampled(seq.step.request_id, output.token)
                 output.complete = constraint.is_complete
                 output.problem = constraint.problem and f"{FIELD}: {constraint.problem}"
+                output.may_come_again = constraint.may_come_again
             if token >= vocab_size:
                 output.problem, output.is_fault = NOT_FINITE, True
         if sampled.scored:

@@ -96,4 +96,5 @@ class Requests:
             complete=output.complete,
             problem=clipped(output.problem),
             is_fault=output.is_fault,
+            may_come_again=output.may_come_again,
         )

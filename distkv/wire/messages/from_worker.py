@@ -54,6 +54,7 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     #: field, or the model gave no numbers; `token` is void
     problem: Reason = ""
     is_fault: bool = False  #: whether `problem` is the model's, and not the request's
+    may_come_again: bool = False  #: whether `problem` is of other requests, so that this one may be tried again
 
 
 class StepResult(Message, frozen=True):

@@ -65,6 +65,14 @@ def test_a_fault_of_the_model_ends_the_request_alone() -> None:
     assert list(serving.state.sequences) == ["other"]
 
 
+def test_what_other_requests_are_to_blame_for_may_come_again() -> None:
+    serving = Serving()
+    submit(serving)
+    serving.answer(serving.step(), ok(9, problem="no thread", may_come_again=True))
+    (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
+    assert (ended.kind, ended.reason, ended.retryable) == ("failed", "no thread", True)
+
+
 def test_a_fault_in_which_creditors_took_part_may_be_theirs() -> None:
     """One of them computes nonsense, and the request would do well without it."""
     serving = Serving()

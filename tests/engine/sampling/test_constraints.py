@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from distkv.engine.sampling.constraints import MOST_S, TOKEN_S, Constraint, Grammar, Masks
-from distkv.engine.sampling.mask_threads import MaskThreads
+from distkv.engine.sampling.mask_threads import MOST_LOST, MaskThreads
 from distkv.errors import InvalidParams, MalformedMessage
 from distkv.structured_output import StructuredOutput
 from distkv.text.structured_output import Vocabulary, compiled
@@ -289,11 +289,24 @@ def test_a_mask_that_takes_long_ends_the_request_alone(engine: Engine, vocabular
         assert not results[0].problem and not results[2].problem
     assert ended is not None and not ended.complete
     assert "take more than 0.02 s of a core each to be found, or one 0.08 s" in ended.problem
+    assert not ended.may_come_again
     sibling = Following(engine, sampling(2), "of the same grammar").step()
     assert sibling.problem == ended.problem
     engine.runner.forget(["slow"], [2])
     alone = Following(engine, sampling(), "alone").finish()[:8]
     assert runs[0].tokens == runs[2].tokens == alone
+
+
+def test_an_output_for_which_others_leave_no_thread_may_come_again(engine: Engine, vocabulary: Vocabulary) -> None:
+    """With 32 slow outputs of one client, those of all others were refused for good."""
+    add(engine, vocabulary, OUTPUTS["regex"])
+    threads = engine.runner.constraints._threads
+    threads._lost = MOST_LOST
+    ended = Following(engine, sampling()).step()
+    assert "tokens of other outputs take too long" in ended.problem and ended.may_come_again and not ended.is_fault
+    threads._lost = 0
+    again = Following(engine, sampling(), "again").step()
+    assert not again.problem and not again.may_come_again
 
 
 def test_tokens_that_each_take_some_time_end_the_request_in_the_end(engine: Engine, vocabulary: Vocabulary) -> None:

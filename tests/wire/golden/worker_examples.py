@@ -116,6 +116,9 @@ WORKER_BODIES: dict[str, tuple[str, Control]] = {
                     request_id="req-2", attempt=1, status="ok", token=3, problem="no finite numbers", is_fault=True
                 ),
                 SeqResult(request_id="req-3", attempt=2, status="lost", lost=("i2",)),
+                SeqResult(
+                    request_id="req-4", attempt=0, status="ok", token=5, problem="no thread", may_come_again=True
+                ),
             ),
             compute_s=0.0125,
             counters=COUNTERS,
