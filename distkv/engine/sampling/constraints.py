@@ -137,7 +137,7 @@ class Masks:
                 self._made.setdefault(one.grammar_id, []).append((one, mask))
         self._jobs = {grammar_id: Job(its, self._done) for grammar_id, its in masks.items()}
         self._begun_s = time.monotonic()
-        if self._jobs:  # most steps have none
+        if self._jobs:
             threads.put(self._jobs.values())
 
     @property
@@ -197,6 +197,7 @@ class Constraints:
         self._grammars: dict[int, Grammar] = {}
         self._of_request: dict[str, Constraint] = {}
         self._threads = MaskThreads()
+        self._none = Masks(vocab_size, (), self._threads, Counters())
 
     def add(self, grammar_id: int, grammar: LLMatcher) -> None:
         """Steps may name this grammar, a matcher that has seen no token, from now on."""
@@ -219,7 +220,8 @@ class Constraints:
             for one in planned
             if one.step.sample is not None and one.step.sample.grammar_id is not None
         ]
-        return Masks(self._vocab_size, wanted, self._threads, counters)
+        # Those of most steps are the same.
+        return Masks(self._vocab_size, wanted, self._threads, counters) if wanted else self._none
 
     def sampled(self, request_id: str, token: int) -> Constraint:
         """A token was sampled for a sequence that has a grammar."""

@@ -36,6 +36,7 @@ def test_of_greedy_rows_nothing_more_is_computed(tmp_path: Path) -> None:
     nobody: Any = None
     logits, masks = torch.full((2, vocab_size), torch.nan), Masks(vocab_size, (), nobody, counters)
     tokens, checked = torch.tensor([3, 4]), torch.tensor([3, vocab_size])
+    assert engine.runner.constraints.begin(planned, counters) is engine.runner.constraints.begin((), counters)
     with Computed() as computed:
         sampled = sample.begin_decodes(planned, logits, (tokens, checked), masks)
     assert computed.names == []
