@@ -2,7 +2,7 @@
 
 What makes a mask cannot be stopped, and neither the items nor the fuel that its library bounds say how long it takes:
 a grammar of 200 symbols that can be read in many ways takes seconds. Nobody waits for one that has used up its time:
-its thread goes on with the least priority, and another takes its place. Time is that of the thread, so that a busy
+its thread goes on with little priority, and another takes its place. Time is that of the thread, so that a busy
 machine, or one that was paused, ends no request.
 """
 
@@ -32,7 +32,8 @@ MOST_LOST = 32
 _MOST_THREADS = 4
 _LOOK_S = 0.005
 _IDLE_S = 0.1
-_LEAST_PRIORITY = 19
+_NICE = 10
+"""Of least priority it would keep the interpreter's lock from others for long whenever it comes to its end."""
 
 
 class Mask:
@@ -99,7 +100,7 @@ class Job:
             if spent_s >= min(mask.allowed_s, most_s):
                 self._give_up()
                 with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, native_id, _LEAST_PRIORITY)
+                    os.setpriority(os.PRIO_PROCESS, native_id, _NICE)
             was_slow, self._is_slow = self._is_slow, self._is_slow or self.is_given_up or spent_s >= SLOW_S
             return self._is_slow and not was_slow
 
