@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,124 +11,15 @@ from msgspec import structs
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
-from distkv.engine.sampling.constraints import MOST_S, TOKEN_S, Constraint, Grammar, Masks
-from distkv.engine.sampling.mask_threads import MOST_LOST, MaskThreads
 from distkv.errors import InvalidParams, MalformedMessage
 from distkv.structured_output import StructuredOutput
-from distkv.text.structured_output import Vocabulary, compiled
+from distkv.text.structured_output import Vocabulary
 from distkv.text.tokenizer import Tokenizer
-from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_worker import Sampling
-from tests.checkpoints import edit_config, prompt_ids, variant
+from tests.checkpoints import edit_config, variant
 from tests.engine.harness import Engine, seq_step
+from tests.engine.sampling.following import END, OUTPUTS, PROMPT, SCHEMA, VOCAB, Following, add, fits, sampling, text_of
 
 pytest.importorskip("llguidance", reason="llguidance is not installed in this environment: pip install -e .")
-
-PROMPT = prompt_ids(30)
-VOCAB = 320
-END = 0
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "count": {"type": "integer", "minimum": 3, "maximum": 400},
-        "tags": {"type": "array", "items": {"enum": ["a", "bc", "é🙂"]}, "minItems": 1, "maxItems": 3},
-    },
-    "required": ["name", "count", "tags"],
-    "additionalProperties": False,
-}
-OUTPUTS = {
-    "schema": StructuredOutput.json_schema(SCHEMA),
-    "regex": StructuredOutput.regex(r"[A-Z][a-z]{2,8}, \d{1,3}(\.\d)?!"),
-    "choice": StructuredOutput.choice(["rBlock", "rManager", "Füße\n"]),
-    "lark": StructuredOutput.grammar('start: "(" start ")" | /[0-9]{1,2}/'),
-    "gbnf": StructuredOutput.grammar('root ::= "<" item{1,3} ">"\nitem ::= [a-z]{1,6} ";"'),
-}
-
-
-def fits(name: str, text: str) -> bool:
-    """Whether the text is what the output must be, by other means than the grammar."""
-    if name == "schema":
-        value = json.loads(text)
-        tags = value["tags"]
-        return (
-            set(value) == {"name", "count", "tags"}
-            and len(value["name"]) <= 12
-            and 3 <= value["count"] <= 400
-            and 1 <= len(tags) <= 3
-            and set(tags) <= {"a", "bc", "é🙂"}
-        )
-    patterns = {
-        "regex": r"[A-Z][a-z]{2,8}, \d{1,3}(\.\d)?!",
-        "choice": "rBlock|rManager|Füße\n",
-        "lark": r"(\(*)[0-9]{1,2}(\)*)",
-        "gbnf": "<([a-z]{1,6};){1,3}>",
-    }
-    found = re.fullmatch(patterns[name], text)
-    return found is not None and (name != "lark" or len(found[1]) == len(found[2]))
-
-
-def sampling(grammar_id: int | None = 1, **fields: Any) -> Sampling:
-    settings: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 3} | fields
-    return Sampling(prompt_tokens=len(PROMPT), grammar_id=grammar_id, **settings)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return variant(tmp_path_factory.mktemp("checkpoint"), "llama", vocab=VOCAB)
-
-
-@pytest.fixture
-def engine(path: Path) -> Engine:
-    return Engine(path, num_slots=256)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(path: Path) -> Tokenizer:
-    found = Tokenizer.from_dir(path)
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer, VOCAB)
-
-
-class Following:
-    """One request under a grammar; every Step is sent ahead of its token."""
-
-    def __init__(self, engine: Engine, sampling: Sampling, name: str = "r", most: int = 150) -> None:
-        self.engine, self.sampling, self.name = engine, sampling, name
-        self.table = engine.table(len(PROMPT) + most)
-        self.tokens: list[int] = []
-        self.result: SeqResult | None = None
-
-    def step(self, attempt: int = 0, ids: Sequence[int] | None = None) -> SeqResult:
-        """The next one, or (ids) one over all of these."""
-        end = len(PROMPT) + len(self.tokens)
-        start = end - 1 if self.tokens and ids is None else 0
-        known = PROMPT if ids is None else ids
-        (self.result,) = self.engine.run(
-            seq_step(known, start, end, self.table, name=self.name, attempt=attempt, sample=self.sampling)
-        )
-        assert self.result.token is not None
-        self.tokens.append(self.result.token)
-        return self.result
-
-    def finish(self, most: int = 150) -> list[int]:
-        while len(self.tokens) < most and not (self.result and (self.result.complete or self.result.problem)):
-            self.step()
-        return self.tokens
-
-
-def add(engine: Engine, vocabulary: Vocabulary, output: StructuredOutput, grammar_id: int = 1) -> None:
-    engine.runner.constraints.add(grammar_id, compiled(output, vocabulary))
-
-
-def text_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    return tokenizer.decode([token for token in tokens if token != END], skip_special_tokens=False)
 
 
 @pytest.mark.parametrize("seed", [3, 4, None])
@@ -264,128 +150,6 @@ def test_what_costs_too_much_ends_the_request_alone(engine: Engine, vocabulary: 
     run = Following(engine, structs.replace(sampling(), temperature=5.0))
     run.finish(100)
     assert run.result is not None and (not run.result.problem or "cannot be followed further" in run.result.problem)
-
-
-AMBIGUOUS = StructuredOutput.grammar("start: s\ns: " + " | ".join("s " * count for count in range(2, 90)) + " | /./")
-"""Few items, each of which is found in very many ways."""
-
-
-def test_a_mask_that_takes_long_ends_the_request_alone(engine: Engine, vocabulary: Vocabulary) -> None:
-    add(engine, vocabulary, OUTPUTS["regex"])
-    add(engine, vocabulary, AMBIGUOUS, 2)
-    runs = [Following(engine, sampling(), "one"), Following(engine, sampling(2), "slow"), Following(engine, sampling())]
-    ended: SeqResult | None = None
-    for count in range(8):
-        parts = [
-            seq_step(PROMPT, end - 1 if count else 0, end, run.table, name=run.name, sample=run.sampling)
-            for run in runs
-            if (end := len(PROMPT) + count)
-        ]
-        results = engine.run(*parts)
-        for run, result in zip(runs, results, strict=True):
-            assert result.token is not None
-            run.tokens.append(result.token)
-        ended = results[1]
-        assert not results[0].problem and not results[2].problem
-    assert ended is not None and not ended.complete
-    assert "take more than 0.02 s of a core each to be found, or one 0.08 s" in ended.problem
-    assert not ended.may_come_again
-    sibling = Following(engine, sampling(2), "of the same grammar").step()
-    assert sibling.problem == ended.problem
-    engine.runner.forget(["slow"], [2])
-    alone = Following(engine, sampling(), "alone").finish()[:8]
-    assert runs[0].tokens == runs[2].tokens == alone
-
-
-def test_an_output_for_which_others_leave_no_thread_may_come_again(engine: Engine, vocabulary: Vocabulary) -> None:
-    """With 32 slow outputs of one client, those of all others were refused for good."""
-    add(engine, vocabulary, OUTPUTS["regex"])
-    threads = engine.runner.constraints._threads
-    threads._lost = MOST_LOST
-    ended = Following(engine, sampling()).step()
-    assert "tokens of other outputs take too long" in ended.problem and ended.may_come_again and not ended.is_fault
-    threads._lost = 0
-    again = Following(engine, sampling(), "again").step()
-    assert not again.problem and not again.may_come_again
-
-
-def test_tokens_that_each_take_some_time_end_the_request_in_the_end(engine: Engine, vocabulary: Vocabulary) -> None:
-    add(engine, vocabulary, OUTPUTS["regex"])
-    constraint = Following(engine, sampling())
-    constraint.step()
-    followed = engine.runner.constraints._of_request["r"]
-    for _ in range(20):
-        followed.spend(TOKEN_S)
-    assert followed.left_s > TOKEN_S
-    for _ in range(3):
-        followed.spend(2 * TOKEN_S)
-    assert followed.left_s < 2 * TOKEN_S
-    for _ in range(20):
-        followed.spend(0.0)
-    assert followed.left_s == MOST_S
-
-
-class Waiting:
-    """Stands for a matcher whose mask is made when `may_end` is set."""
-
-    def __init__(self) -> None:
-        self.may_end = threading.Event()
-
-    def deep_copy(self) -> Waiting:
-        return self
-
-    def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
-        self.may_end.wait()
-        raise ValueError("nobody asks for them")
-
-
-class Computing(Waiting):
-    """Uses a core meanwhile."""
-
-    def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
-        while not self.may_end.is_set():
-            hashlib.sha256(bytes(1 << 18))  # which lets other threads run
-
-
-def test_a_grammar_is_followed_again_when_its_slow_mask_has_come_to_an_end() -> None:
-    """While many requests have it, it is not compiled again: all that came were refused."""
-    matcher: Any = Computing()
-    grammar = Grammar(matcher)
-    slow, during, after = (Constraint(1, grammar, ()) for _ in range(3))
-    masks = Masks(VOCAB, [("r", slow, sampling())], MaskThreads(), Counters())
-    masks.drop()
-    during.rewind(0)
-    assert slow.problem and during.problem == slow.problem
-    matcher.may_end.set()
-    assert masks._done.get(timeout=30).is_over
-    after.rewind(0)
-    assert not after.problem
-
-
-def test_a_step_of_which_nothing_is_left_waits_for_its_masks(engine: Engine) -> None:
-    """The next one may move the matchers from which a thread makes them."""
-    matcher: Any = Waiting()
-    masks = Masks(VOCAB, [("r", Constraint(1, Grammar(matcher), ()), sampling())], MaskThreads(), Counters())
-    ended = threading.Event()
-
-    def begin() -> None:
-        assert engine.runner._sample.begin((), (), masks, Counters()) is None
-        ended.set()
-
-    thread = threading.Thread(target=begin)
-    thread.start()
-    assert not ended.wait(0.05)
-    matcher.may_end.set()
-    thread.join()
-    assert ended.is_set()
-
-
-def test_an_error_of_a_mask_that_is_wanted_is_raised(engine: Engine) -> None:
-    matcher: Any = Waiting()
-    matcher.may_end.set()
-    masks = Masks(VOCAB, [("r", Constraint(1, Grammar(matcher), ()), sampling())], MaskThreads(), Counters())
-    with pytest.raises(ValueError, match="nobody asks"):
-        masks.apply(torch.zeros(1, VOCAB), {"r": 0}, engine.model.device)
 
 
 def test_a_model_without_an_end_and_with_more_tokens_than_its_tokenizer(tmp_path: Path) -> None:
