@@ -299,6 +299,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
+def test_a_page_names_each_kept_result() -> None:
+    named = set(re.findall(r"[\w-]+\.(?:json|png)", "".join(page.read_text(encoding="utf-8") for page in PAGES)))
+    assert {path.name for path in (ROOT / "docs/benchmarks").iterdir()} - named <= {page.name for page in PAGES}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
