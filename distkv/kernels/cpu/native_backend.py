@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from distkv.errors import ConfigError
 from distkv.kernels.attention.attention_metadata import AttentionMetadata
 from distkv.kernels.attention.layout import LayerKv, PanelKv
 from distkv.kernels.attention.merge import Partial
@@ -153,6 +154,12 @@ class NativeBackend(Backend):
         return NativeExchanges(self._native, AttendCalls(kvs, windows, scale, heads, q_dtype))
 
     def use_threads(self, threads: int, cores: Sequence[int]) -> None:
-        """See Backend. The caller's thread, which has other things to do as well, is not bound to a core."""
+        """See Backend. The caller's thread, which has other things to do as well, is not bound to a core. Raises
+        ConfigError where the system gives too few threads."""
+        if self._native.set_threads(threads, (ctypes.c_int * len(cores))(*cores), len(cores)):
+            raise ConfigError(
+                "threads",
+                f"the system gives this process too few threads to compute with {threads}",
+                "each takes up to four; name fewer, or raise the limit: ulimit -u, or the pids limit of the container",
+            )
         super().use_threads(threads, cores)
-        self._native.set_threads(threads, (ctypes.c_int * len(cores))(*cores), len(cores))

@@ -100,3 +100,35 @@ def test_threads_that_find_no_memory_fail_the_call_and_nothing_else(backend: Nat
     """Not the process; and no item is worked on behind the caller's back afterwards."""
     ended = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, timeout=100)
     assert (ended.returncode, ended.stdout) == (0, "failed 4\n"), ended.stderr
+
+
+FEW_THREADS = """
+import os
+import resource
+import torch
+from distkv.errors import ConfigError
+from distkv.kernels.cpu.dispatch import choose
+from distkv.kernels.cpu.native_backend import NativeBackend
+
+torch.set_num_threads(1)
+backend = NativeBackend(choose().native)
+backend.use_threads(3, ())
+if os.getuid() == 0:  # whom the limit does not bind
+    os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    backend.use_threads(8, ())
+except ConfigError as error:
+    print(error.key)
+torch.set_num_threads(1)
+weight, x = torch.randn(2048, 64), torch.randn(512, 64)
+assert torch.allclose(backend.linear(weight, None)(x), x @ weight.T, rtol=1e-4, atol=1e-4)
+backend.use_threads(1, ())
+print("computes alone")
+"""
+
+
+def test_threads_that_the_system_does_not_give_are_an_error_of_the_setting(backend: NativeBackend) -> None:
+    """Not the end of the process; and those that there are can still be used."""
+    ended = subprocess.run([sys.executable, "-c", FEW_THREADS], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, "threads\ncomputes alone\n"), ended.stderr

@@ -172,7 +172,7 @@ class ServeCall(Structure):
 SHARED: dict[str, Signature] = {
     "machine_levels": (c_uint, ()),
     "machine_has_slow_pairs": (c_int, ()),
-    "set_threads": (None, (c_int, POINTER(c_int), c_int)),
+    "set_threads": (c_int, (c_int, POINTER(c_int), c_int)),
 }
 """There once, as `distkv_<name>`."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from distkv.kernels.cpu.calls import functions
 
 PATH = Path(__file__).parents[1] / "_native.so"
-ABI = 6
+ABI = 7
 """The number in native/abi.h that goes with the signatures in `functions`."""
 LEVELS = ("amx", "avx512bf16", "avx512", "avx2", "portable")
 """Best first. In the library's own order, which is the reverse, each has a bit in `machine_levels`."""

@@ -12,6 +12,6 @@
 #define DISTKV_API(type, name) DISTKV_EXPORT type DISTKV_PASTE(name, DISTKV_LEVEL)
 
 // Changes with every function that takes other arguments; library.py expects the same number.
-DISTKV_API(int, abi)() { return 6; }
+DISTKV_API(int, abi)() { return 7; }
 
 #endif

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -94,26 +95,16 @@ struct Job {
 
 class Pool {
   public:
+    // Throws what the system says when it gives no more threads or no memory for them; then there are none.
     void resize(int threads, const std::vector<int>& cores) {
-        {
-            const std::lock_guard<std::mutex> lock(sleep_);
-            stop_ = true;
-        }
-        wake_.notify_all();
-        for (auto& thread : threads_) thread.join();
-        threads_.clear();
-        stop_ = false;
-        for (Job& job : jobs_) job.lanes = std::vector<Lane>(threads + 1);
-        for (int i = 0; i < threads; ++i) {
-            threads_.emplace_back([this, i] { run(i + 1); });
-#if defined(__linux__)
-            if (!cores.empty()) {
-                cpu_set_t set;
-                CPU_ZERO(&set);
-                CPU_SET(cores[i % cores.size()], &set);
-                pthread_setaffinity_np(threads_.back().native_handle(), sizeof set, &set);
-            }
-#endif
+        end_all();
+        try {
+            for (Job& job : jobs_) job.lanes = std::vector<Lane>(threads + 1);
+            threads_.reserve(threads);
+            for (int i = 0; i < threads; ++i) begin(i, cores);
+        } catch (const std::exception&) {
+            end_all();
+            throw;
         }
     }
 
@@ -149,6 +140,29 @@ class Pool {
     }
 
   private:
+    void begin(int index, const std::vector<int>& cores) {
+        threads_.emplace_back([this, index] { run(index + 1); });
+#if defined(__linux__)
+        if (!cores.empty()) {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            CPU_SET(cores[index % cores.size()], &set);
+            pthread_setaffinity_np(threads_.back().native_handle(), sizeof set, &set);
+        }
+#endif
+    }
+
+    void end_all() {
+        {
+            const std::lock_guard<std::mutex> lock(sleep_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (auto& thread : threads_) thread.join();
+        threads_.clear();
+        stop_ = false;
+    }
+
     bool has_work() const { return jobs_[0].has_work() || jobs_[1].has_work(); }
 
     // lane: 0 is who calls.
@@ -211,9 +225,17 @@ double distkv_own_work_s() { return OwnWork::running.load() > 0 ? monotonic_s() 
 int distkv_num_threads() { return pool().size() + 1; }
 
 // Compute with `threads` threads from now on, the caller's among them; nobody may be computing meanwhile. cores: where
-// they run, the first one being the caller's own, which is left to the caller; none: anywhere.
-extern "C" __attribute__((visibility("default"))) void distkv_set_threads(int threads, const int* cores, int num_cores) {
-    std::vector<int> others;
-    for (int i = 1; i < num_cores; ++i) others.push_back(cores[i]);
-    pool().resize(threads > 1 ? threads - 1 : 0, others);
+// they run, the first one being the caller's own, which is left to the caller; none: anywhere. Returns 0, or 1 when the
+// system does not give three times as many: then the caller computes alone. torch makes as many for each of two threads that
+// call it, later, and ends the process if it cannot.
+extern "C" __attribute__((visibility("default"))) int distkv_set_threads(int threads, const int* cores, int num_cores) {
+    try {
+        const std::vector<int> others(cores + (num_cores > 0), cores + num_cores);
+        const int helpers = threads > 1 ? threads - 1 : 0;
+        pool().resize(3 * helpers, {});
+        pool().resize(helpers, others);
+        return 0;
+    } catch (const std::exception&) {
+        return 1;
+    }
 }
