@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -13,6 +14,9 @@ from distkv.bench.profiling.plan import Budget, Sizes, widest_first
 
 READ_BLOCKS = 64
 FEWEST = 3
+LARGEST_SHARE, LARGEST_STEPS = 0.5, 20
+"""Of all the time, for about so many steps of the largest chunk, which are the fewest that tell what it takes alone and
+with a creditor, by either link. A model for which the sizes are too large for that is measured with smaller ones."""
 
 
 class Chunked(msgspec.Struct, frozen=True):
@@ -45,21 +49,23 @@ class Chunks:
         self._read_blocks = min(READ_BLOCKS, lent_blocks)
 
     async def measure(self) -> Chunked:
-        """The sizes that there is time for, at least the smallest and the largest; those without a creditor first, for
-        all prompts are computed by them."""
+        """The sizes that there is time for, at least the smallest and the largest that is not too long; those without a
+        creditor first, for all prompts are computed by them."""
         sizes = self._sizes
-        local, remote = widest_first(sizes.chunks), widest_first(sizes.remote_chunks)
-        needed = *local[:2], *remote[:2]
         context = sizes.context_tokens[len(sizes.context_tokens) // 2]
-        alone, each, asking, remotes = {}, {}, {}, {}
+        timed = {tokens: await self._alone(tokens, context) for tokens in sizes.chunks[:2]}
+        most = self._most_tokens(timed)
+        local, remote = (
+            widest_first([tokens for tokens in chunks if tokens in timed or tokens <= most])
+            for chunks in (sizes.chunks, sizes.remote_chunks)
+        )
+        needed = *local[:2], *remote[:2]
         for tokens in dict.fromkeys((*needed, *local, *remote)):
-            if self._budget.is_spent and tokens not in needed:
-                continue
-            self._say(f"prefill chunks of {tokens:,} tokens")
-            first_s = (await self._timing(tokens, 0)).step_s
-            key_s = max(LEAST_S, ((await self._timing(tokens, context)).step_s - first_s) / context)
-            each[tokens] = key_s
-            alone[tokens] = first_s - key_s * (tokens + 1) / 2
+            if tokens not in timed and (tokens in needed or not self._budget.is_spent):
+                timed[tokens] = await self._alone(tokens, context)
+        each = {tokens: max(LEAST_S, (behind_s - first_s) / context) for tokens, (first_s, behind_s) in timed.items()}
+        alone = {tokens: first_s - each[tokens] * (tokens + 1) / 2 for tokens, (first_s, _) in timed.items()}
+        asking, remotes = {}, {}
         for tokens in remote:
             if tokens in each and not (self._budget.is_spent and tokens not in needed):
                 self._say(f"prefill chunks of {tokens:,} tokens with a creditor")
@@ -70,10 +76,10 @@ class Chunks:
         """Of rBlocks over the link that there is."""
         return await self._debtor.read(self._creditor, self._read_blocks, 0)
 
-    async def by_network(self, layers: int) -> ByNetwork:
-        """By TCP, as it is on this machine. The host's link is there before and afterwards."""
+    async def by_network(self, layers: int, rows: int) -> ByNetwork:
+        """By TCP, as it is on this machine, with chunks of one row and of so many, more than one. The host's link is
+        there before and afterwards."""
         self._say("links by TCP")
-        rows = max(2, self._sizes.remote_chunks[-1])
         waits = []
         for by_network in (False, True):
             await self._debtor.link(self._creditor, by_network=by_network)
@@ -83,6 +89,17 @@ class Chunks:
         one_s, all_s = (max(0.0, there - here) / layers for here, there in zip(*waits, strict=True))
         row_s = max(0.0, all_s - one_s) / (rows - 1)
         return ByNetwork(max(0.0, one_s - row_s), row_s, read_bytes_per_s)
+
+    async def _alone(self, tokens: int, context: int) -> tuple[float, float]:
+        """What a chunk takes as the first, and behind so many tokens."""
+        self._say(f"prefill chunks of {tokens:,} tokens")
+        return (await self._timing(tokens, 0)).step_s, (await self._timing(tokens, context)).step_s
+
+    def _most_tokens(self, timed: Mapping[int, tuple[float, float]]) -> float:
+        """Of the largest chunk that there is time for, as far as the smallest and the next one tell."""
+        (few, (_, few_s)), (more, (_, more_s)) = timed.items()
+        token_s = (more_s - few_s) / (more - few)
+        return LARGEST_SHARE * self._budget.total_s / LARGEST_STEPS / token_s if token_s > 0 else math.inf
 
     async def _ask(self, tokens: int, key_s: float) -> tuple[float, Remote]:
         """Of a chunk that sends queries: what it takes besides attention and waiting; and until partials come."""

@@ -50,7 +50,7 @@ class Measuring:
         chunked = await self._chunks.measure()
         self._budget.stage(LINKS_SHARE)
         read_bytes_per_s = await self._chunks.read_bytes_per_s()
-        network = await self._chunks.by_network(self._shape.layers)
+        network = await self._chunks.by_network(self._shape.layers, max(chunked.remote))
         self._budget.stage(1.0)
         decoding = Decoding(self.sizes, self.block_tokens)
         await self.turns.take(decoding.needed, (*decoding.others, *besides))

@@ -67,12 +67,12 @@ class Budget:
     """Time for stages: what a stage leaves is for the next ones."""
 
     def __init__(self, total_s: float) -> None:
-        self._started_s, self._total_s = time.monotonic(), total_s
+        self._started_s, self.total_s = time.monotonic(), total_s
         self._until_s = self._started_s
 
     def stage(self, share: float) -> None:
         """The next stage may use the time until this share of the total is gone."""
-        self._until_s = self._started_s + share * self._total_s
+        self._until_s = self._started_s + share * self.total_s
 
     @property
     def is_spent(self) -> bool:
@@ -82,7 +82,7 @@ class Budget:
     @property
     def spent_share(self) -> float:
         """Of the total; more than 1 when it is overdrawn."""
-        return (time.monotonic() - self._started_s) / self._total_s
+        return (time.monotonic() - self._started_s) / self.total_s
 
 
 def widest_first(sizes: Sequence[int]) -> tuple[int, ...]:

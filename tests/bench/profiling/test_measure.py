@@ -105,6 +105,16 @@ def test_a_spent_budget_leaves_points_out_and_still_makes_a_profile() -> None:
     assert len(cut.said) < len(full.said)
 
 
+@pytest.mark.parametrize(("token_s", "largest"), [(0.01, 512), (0.02, 256), (0.05, 64), (1.0, 16)])
+def test_chunks_that_would_take_longer_than_there_is_time_for_are_not_begun(token_s: float, largest: int) -> None:
+    """Of 240 s, by what the smallest two say; what the larger ones take is predicted by those."""
+    run = Run(Law(prefill_token_s=token_s), budget_s=240.0)
+    assert [run.profile.prefill[-1].size, run.profile.serving_prefill[-1].size] == [largest, min(256, largest)]
+    assert not any(f"of {more} tokens" in text for more in (64, 256, 512) if more > largest for text in run.said)
+    expected = 10 * MS + 512 * token_s + (2 + 51.2) * US * (1000 + 256.5)
+    assert PerformanceModel(run.profile).prefill_s(512, 1000) == pytest.approx(expected, rel=0.05)
+
+
 def test_a_quick_run_measures_less() -> None:
     quick, full = Run(Law(), quick=True), Run(Law())
     assert quick.debtor.timed < 0.2 * full.debtor.timed  # type: ignore[attr-defined]
