@@ -11,13 +11,14 @@ only its client knows whether to begin anew.
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from distkv import events
 from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor.creditor import Creditor
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.lifecycle import MOST_ENDED, RequestLifecycle
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.holdings import Holdings
 from distkv.wire.messages.to_gmanager import Leave
@@ -96,26 +97,33 @@ class Drain:
     def _hand_back(self, now: float) -> None:
         """End what does not run, MOST_ENDED in an event; only requests in mid-output are waited for, and they are few:
         they ran before."""
-        waiting = [seq for seq in self._state.sequences.values() if seq.state is not SeqState.RUNNING]
-        self._waiting_since = {seq.request_id: self._waiting_since.get(seq.request_id, now) for seq in waiting}
+        sequences = self._state.sequences
+        ending: list[tuple[Sequence, str]] = []
+        waiting_since: dict[str, float] = {}
         self._has_more = False
-        num_ended = 0
-        for seq in waiting:
-            if num_ended == MOST_ENDED:
+        for seq in chain(sequences.acquiring, sequences.queue.waiting):
+            if len(ending) == MOST_ENDED:
                 self._has_more = True
+                waiting_since = self._waiting_since | waiting_since
                 break
-            draining = f"instance {self._state.settings.instance_id} is draining"
-            so_far = f"after {seq.num_generated} of {seq.request.params.max_tokens} tokens"
-            if seq.num_generated == 0:
-                self._requests.fail(seq, draining, now)
-            elif not self._could_go_on(seq):
-                self._requests.fail(seq, f"{draining}, and nobody is left to lend it memory {so_far}", now)
-            elif now - self._waiting_since[seq.request_id] >= PATIENCE_S:
-                self._requests.fail(seq, f"{draining}, and found no memory for {PATIENCE_S:g} s {so_far}", now)
+            since = self._waiting_since.get(seq.request_id, now)
+            if why := self._why_ends(seq, now - since):
+                ending.append((seq, why))
             else:
-                continue
-            del self._waiting_since[seq.request_id]
-            num_ended += 1
+                waiting_since[seq.request_id] = since
+        self._waiting_since = waiting_since
+        for seq, why in ending:
+            self._requests.fail(seq, why, now)
+
+    def _why_ends(self, seq: Sequence, waited_s: float) -> str:
+        """Why one that does not run is handed back; empty if it is waited for."""
+        draining = f"instance {self._state.settings.instance_id} is draining"
+        if seq.num_generated == 0:
+            return draining
+        so_far = f"after {seq.num_generated} of {seq.request.params.max_tokens} tokens"
+        if not self._could_go_on(seq):
+            return f"{draining}, and nobody is left to lend it memory {so_far}"
+        return f"{draining}, and found no memory for {PATIENCE_S:g} s {so_far}" if waited_s >= PATIENCE_S else ""
 
     def _could_go_on(self, seq: Sequence) -> bool:
         """Whether what it lacks may come free here, or be lent by those that do not drain."""

@@ -63,6 +63,14 @@ def test_with_waiting_requests(fits: bool) -> None:
     grow([ControlLoad(size, fits=fits) for size in SIZES])
 
 
+def test_with_requests_that_a_drain_hands_back() -> None:
+    """A part of them in each event: of 40,000, each took 70 ms."""
+    loads = [ControlLoad(size, fits=True) for size in (1_000, 10_000)]
+    counted = [calls(load.drain) for load in loads]
+    counted += [calls(load.answer_step) for load in loads]
+    assert counted[1] <= GROWTH * counted[0] and counted[3] <= GROWTH * counted[2], counted
+
+
 def test_with_peers() -> None:
     grow([ControlLoad(10, members=size, fits=False) for size in SIZES])
 

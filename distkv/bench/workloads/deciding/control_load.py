@@ -85,6 +85,10 @@ class ControlLoad:
         self.keep_alive()
         self._give(c.Tick())
 
+    def drain(self) -> None:
+        """The instance is stopped."""
+        self._give(c.DrainRequested(60.0))
+
     def answer_step(self) -> None:
         """The oldest step in flight is done: its tokens are committed and the next step is planned."""
         step = self._steps.popleft()
