@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ SETTINGS = (
 )
 """Those of an instance on which its times depend."""
 MOST_S = 300.0
+MOST_OTHERS = 0.05
+"""Of the machine's cores: when more of them are busy with something else, that is said."""
 HELP = """Measure what this machine does with a model: how long decode steps take by batch and context, prefill by
 chunk, attention for others, and links between instances. Two engine workers are started, a debtor and its creditor.
 The profile is for instances with the same settings, on this machine or on ones like it. Then its predictions are
@@ -57,6 +60,7 @@ def _command(
     network_gbit_s: float | None,
     **params: Any,
 ) -> int:
+    from distkv.bench.harness.machine import Others
     from distkv.bench.harness.plots.plot import check_plot
     from distkv.bench.harness.report import check_places
     from distkv.bench.profiling.plot import draw
@@ -66,6 +70,7 @@ def _command(
     check_places(output, plot)
     check_plot(plot)
     progress = Console(stderr=True, markup=False, highlight=False)
+    others = Others()
 
     with progress.status("profile") as status, signals_interrupt(once=True):
 
@@ -75,6 +80,7 @@ def _command(
                 progress.print(f"profile: {text}", soft_wrap=True)
 
         file = run(given(ctx, InstanceConfig, params), say, quick=quick, budget_s=budget)
+    others_cores = others.cores()
     if network_round_trip_us is not None or network_gbit_s is not None:
         file = with_network(file, network_round_trip_us or 0.0, network_gbit_s or math.inf)
     try:
@@ -83,6 +89,12 @@ def _command(
             draw(file.points, f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}", plot)
     finally:  # what was found is seen also where a file cannot be written
         click.echo(summary(file))
+        if others_cores > MOST_OTHERS * (os.cpu_count() or 1):
+            click.echo(
+                f"warning: meanwhile {others_cores:.1f} cores were busy with something else, and what was measured took "
+                "longer by that; measure again while nothing else runs",
+                err=True,
+            )
     click.echo(f"{output} is the profile; give it to instances: distkv up {params['model']} --profile {output}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,22 @@ def test_it_writes_a_profile_and_says_how_good_it_is(
     assert "50% of 2 predictions are within 10 % of what was measured" in said.out
     assert f"distkv up demo --profile {path}" in said.out
     assert "profile: measuring" in said.err
+
+
+@pytest.mark.parametrize(("share", "is_said"), [(0.04, False), (0.06, True)])
+def test_it_says_when_the_machine_was_busy_with_something_else(
+    asked: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    is_said: bool,
+) -> None:
+    monkeypatch.setattr("distkv.bench.harness.machine.Others.cores", lambda _: share * (os.cpu_count() or 1))
+    path = tmp_path / "p.json"
+    assert run(command, ["profile", "--model", "demo", "-o", str(path)]) == 0
+    assert ("measure again while nothing else runs" in capsys.readouterr().err) == is_said
+    assert load_profile(path) == PROFILE
 
 
 def test_a_network_between_machines_is_as_its_user_says(asked: list[dict[str, Any]], tmp_path: Path) -> None:
