@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.kept import Kept, keeping
-from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.machine import Others, machine_facts, versions_of
 from distkv.bench.harness.plots.plot import check_plot, write_plot
 from distkv.bench.harness.report import Report, check_places, results, show, write_json
 
@@ -62,6 +63,7 @@ def benchmark(
         command = shlex.join(("distkv", "bench", name, *ctx.meta["distkv.bench.arguments"]))
         written = 0
         interrupt: KeyboardInterrupt | None = None
+        others = Others()
         with progress.status(f"bench {name}") as status, keeping() as kept:
 
             def say(text: str) -> None:
@@ -83,6 +85,8 @@ def benchmark(
                 report, samples = _interrupted(name, kept, unit_of, command)
                 if not report.results:
                     raise
+        machine = report.machine | {"others_cores": round(others.cores(), 2)}
+        report = msgspec.structs.replace(report, machine=machine)
         problems = []
         for path, write in ((json, write_json), (plot_path, plot)):
             if path is not None:
