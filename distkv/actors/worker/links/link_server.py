@@ -47,7 +47,7 @@ class LinkServer:
         self._memory = memory
         self._counters = Counters()
         self._lock = threading.Lock()
-        self._too_many = LineLimit()
+        self._too_many, self._no_threads = LineLimit(), LineLimit()
         self._links: dict[str, dict[TensorLink, None]] = {}
         self._log = structlog.get_logger()
 
@@ -66,7 +66,10 @@ class LinkServer:
             try:
                 threading.Thread(target=self._serve, args=(link,), name=f"serve {link.peer}", daemon=True).start()
             except RuntimeError as error:  # the system gives no more of them
-                self._log.warning("a tensor link could not be accepted", peer=link.peer, problem=str(error))
+                if (left_out := self._no_threads.admit(time.monotonic())) is not None:
+                    self._log.warning(
+                        "a tensor link could not be accepted", peer=link.peer, problem=str(error), left_out=left_out
+                    )
                 self._remove(link)
                 link.abort()
 

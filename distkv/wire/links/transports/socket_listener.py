@@ -64,7 +64,7 @@ class SocketListener:
         self._handshake_timeout_s = handshake_timeout_s
         self._closed = False
         self._pending: dict[int, _Pending] = {}
-        self._strangers, self._refusals = LineLimit(), LineLimit()
+        self._strangers, self._refusals, self._no_room = LineLimit(), LineLimit(), LineLimit()
         self._unix_name = f"distkv-link-{secrets.token_hex(16)}"
         try:
             with ExitStack() as undo:
@@ -134,7 +134,8 @@ class SocketListener:
             return
         except OSError as e:
             # Most likely out of descriptors. The connection stays in the backlog; let others end meanwhile.
-            _log.warning("a tensor link could not be accepted", problem=str(e))
+            if (left_out := self._no_room.admit(time.monotonic())) is not None:
+                _log.warning("a tensor link could not be accepted", problem=str(e), left_out=left_out)
             self._pause.poll(50)
             return
         name, carrier = "a process of this host", "unix"

@@ -14,6 +14,7 @@ from distkv.actors.worker.links.link_server import MAX_LINKS
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import HandshakeRefused, LinkClosed
+from distkv.log.line_limit import BURST_LINES
 from distkv.wire.links import TensorLink, connect, hello_to
 from distkv.wire.messages.common import DataEndpoint, SpanRef, Value
 from distkv.wire.messages.data import (
@@ -186,6 +187,11 @@ def test_a_link_for_which_there_is_no_thread_ends_and_no_other(worker: Worker, l
         assert ended(refused)
         refused.close()
         assert [line["problem"] for line in lines if line["log_level"] == "warning"] == [NO_THREAD]
+        for _ in range(3 * BURST_LINES):
+            refused = join(worker)
+            assert ended(refused)
+            refused.close()
+        assert sum(line["log_level"] == "warning" for line in lines) <= 2 * BURST_LINES, "it tries again and again"
     other = join(worker)
     for one in (link, other):
         one.send(ReadBlocks(slots=(0,)))

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -15,7 +16,7 @@ from distkv.errors import ConfigError
 from distkv.log.line_limit import BURST_LINES
 from distkv.wire.links.transports import socket_listener
 from distkv.wire.links.transports.socket_listener import SocketListener
-from tests.wire.links.peers import PEER, accepting, random_pool
+from tests.wire.links.peers import DEADLINE_S, PEER, accepting, random_pool
 
 
 def test_strangers_do_not_fill_the_log() -> None:
@@ -31,6 +32,29 @@ def test_strangers_do_not_fill_the_log() -> None:
     assert listener.malformed == 10 * BURST_LINES
     assert BURST_LINES <= len(lines) <= 2 * BURST_LINES
     assert sum(line["left_out"] for line in lines) <= listener.malformed - len(lines)
+
+
+class Enough(Exception):
+    """It was tried often enough."""
+
+
+def test_a_want_of_descriptors_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that cannot be accepted stays in the backlog, and it is tried again at once."""
+    failures = iter([OSError(errno.EMFILE, "Too many open files")] * 10 * BURST_LINES)
+
+    def accept(_self: socket.socket) -> NoReturn:
+        raise next(failures, Enough())
+
+    with random_pool() as pool, contextlib.closing(SocketListener("127.0.0.1:0", PEER, pool)) as listener:
+        host, port = listener.address.rsplit(":", 1)
+        monkeypatch.setattr(listener, "_pause", SimpleNamespace(poll=lambda _ms: []))
+        with socket.create_connection((host, int(port))), capture_logs() as logs, monkeypatch.context() as full:
+            full.setattr(socket.socket, "accept", accept)
+            with pytest.raises(Enough):
+                listener.accept(DEADLINE_S)
+    lines = [line for line in logs if line["event"] == "a tensor link could not be accepted"]
+    assert BURST_LINES <= len(lines) <= 2 * BURST_LINES
+    assert "Too many open files" in lines[0]["problem"]
 
 
 @pytest.mark.parametrize("fails", ["bind", "eventfd"])
