@@ -14,7 +14,7 @@ from distkv.bench.profiling.plan import Budget, Sizes, widest_first
 
 READ_BLOCKS = 64
 FEWEST = 3
-LARGEST_SHARE, LARGEST_STEPS = 0.5, 20
+LARGEST_SHARE, LARGEST_STEPS = 0.3, 20
 """Of all the time, for about so many steps of the largest chunk, which are the fewest that tell what it takes alone and
 with a creditor, by either link. A model for which the sizes are too large for that is measured with smaller ones."""
 
