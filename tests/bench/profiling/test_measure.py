@@ -105,7 +105,7 @@ def test_a_spent_budget_leaves_points_out_and_still_makes_a_profile() -> None:
     assert len(cut.said) < len(full.said)
 
 
-@pytest.mark.parametrize(("token_s", "largest"), [(0.007, 512), (0.014, 256), (0.05, 64), (1.0, 16)])
+@pytest.mark.parametrize(("token_s", "largest"), [(0.006, 512), (0.012, 256), (0.05, 64), (1.0, 16)])
 def test_chunks_that_would_take_longer_than_there_is_time_for_are_not_begun(token_s: float, largest: int) -> None:
     """Of 240 s, by what the smallest two say; what the larger ones take is predicted by those."""
     run = Run(Law(prefill_token_s=token_s), budget_s=240.0)
