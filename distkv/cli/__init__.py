@@ -1,5 +1,6 @@
-"""What the programs are made of. While one of them loads, which may take seconds, Ctrl-C ends it as the system does:
-there is nothing to clean up, and Python would print a traceback. `exit_codes.run` makes it a KeyboardInterrupt again.
+"""What the programs are made of. Until one of them has something to clean up, Ctrl-C ends it as the system does: they
+load for a second or more, Python would print a traceback, and where types are looked at it would drop the interrupt.
+`signals_interrupt` makes it a KeyboardInterrupt, and daemons stop in good order once they run.
 """
 
 import signal

@@ -1,6 +1,7 @@
 """How commands end: one sentence and a hint on standard error, never a traceback.
 
-Exit codes: 0 done; 2 the command line, configuration or parameters are wrong; 130 interrupted; 1 anything else.
+Exit codes: 0 done; 2 the command line, configuration or parameters are wrong; 130 interrupted, or what a shell makes of
+one that Ctrl-C ends before there is anything to clean up; 1 anything else.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -47,8 +47,6 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 
 def _run(command: click.Command, args: Sequence[str] | None) -> int:
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was while the program loaded
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(args=args, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as exited:
         return exited.exit_code
