@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 _STORED_DTYPES = (*SERVING_DTYPES.values(), torch.float64)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SAMPLES, _SAMPLE_BYTES = 4, 1 << 14
+_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def fingerprint(model_dir: str | Path) -> str:
                         digest.update(stream.read(_SAMPLE_BYTES))
         except OSError as error:
             raise CheckpointError(str(file), f"cannot be read: {error.strerror}") from error
-        except (msgspec.MsgspecError, KeyError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             raise CheckpointError(str(file), f"cannot be read as safetensors: {error}") from error
     return digest.hexdigest()
 
@@ -112,7 +114,7 @@ def _files(path: Path) -> dict[str, str]:
     try:
         weight_map = msgspec.json.decode(index.read_bytes(), type=dict[str, Any])["weight_map"]
         return msgspec.convert(weight_map, dict[str, str])
-    except (OSError, KeyError, msgspec.MsgspecError) as error:
+    except (OSError, KeyError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise CheckpointError(str(index), f"is no index of safetensors files: {error}") from error
 
 
@@ -134,7 +136,10 @@ class _Source:
 
     def _open(self, file: Path, stack: ExitStack) -> Any:
         try:
-            file.open("rb").close()  # safetensors says of every file that it cannot open that it is not there
+            with file.open("rb") as stream:  # safetensors says of every file that it cannot open that it is not there
+                beginning = stream.read(len(_LFS_POINTER))
+            if beginning == _LFS_POINTER:
+                raise CheckpointError(str(file), "is a pointer of Git LFS to the file; run: git lfs pull")
             return stack.enter_context(safe_open(file, framework="pt", device=str(self.device)))
         except OSError as error:
             raise CheckpointError(str(file), f"cannot be read: {error.strerror or error}") from error
@@ -153,17 +158,29 @@ class _Source:
         names = ["model.embed_tokens.weight", "lm_head.weight"]
         return [name for name in names if name in self._places] or names[:1] if config.tied else names[:1]
 
+    def shape(self, name: str) -> list[int]:
+        """Of a tensor that is not read."""
+        with self._opened(name) as file:
+            return list(file.get_slice(name).get_shape())
+
     def read(self, name: str) -> Tensor:
+        with self._opened(name) as file:
+            tensor: Tensor = file.get_tensor(name)
+        if tensor.dtype not in _STORED_DTYPES:
+            where = str(self.path / self._places[name])
+            raise CheckpointError(where, f"tensor {name} is stored as {tensor.dtype}, not as floats")
+        return tensor
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
+        """The file that a tensor is read from in this block."""
         place = self._places.get(name)
         if place is None:
             raise CheckpointError(str(self.path), f"tensor {name} is missing")
         try:
-            tensor: Tensor = self._handles[place].get_tensor(name)
+            yield self._handles[place]
         except SafetensorError as error:
             raise CheckpointError(str(self.path / place), f"tensor {name} cannot be read: {error}") from error
-        if tensor.dtype not in _STORED_DTYPES:
-            raise CheckpointError(str(self.path / place), f"tensor {name} is stored as {tensor.dtype}, not as floats")
-        return tensor
 
 
 class _Loader:
@@ -226,15 +243,14 @@ class _Loader:
 
     def _stack(self, parts: list[tuple[str, int]], *width: int) -> Tensor:
         """Tensors of `rows` rows each, one below the other, converted one at a time."""
+        # First, for sizes of config.json that are not theirs may be more than there is memory for.
+        for name, rows in parts:
+            if (shape := self._source.shape(name)) != (expected := [rows, *width]):
+                raise CheckpointError(str(self._source.path), f"tensor {name} should be {expected}, is {shape}")
         rows_in_all = sum(rows for _, rows in parts)
         fused = torch.empty(rows_in_all, *width, dtype=self._dtype, device=self._source.device)
         start = 0
         for name, rows in parts:
-            tensor = self._source.read(name)
-            if tuple(tensor.shape) != (rows, *width):
-                raise CheckpointError(
-                    str(self._source.path), f"tensor {name} should be {[rows, *width]}, is {list(tensor.shape)}"
-                )
-            fused[start : start + rows] = tensor
+            fused[start : start + rows] = self._source.read(name)
             start += rows
         return fused

@@ -90,6 +90,14 @@ def test_a_wrong_shape(path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("size", [2**40, 2**70])
+@pytest.mark.parametrize("name", ["vocab_size", "intermediate_size", "head_dim"])
+def test_sizes_that_nothing_has_memory_for(path: Path, name: str, size: int) -> None:
+    edit_config(path, lambda raw: raw.update({name: size}))
+    with pytest.raises(CheckpointError, match=r"should be \[.*\d{13}.*\], is \["):
+        load(path)
+
+
 def test_weights_that_are_no_floats(path: Path) -> None:
     rewrite(path, **{"model.norm.weight": torch.ones(64, dtype=torch.int8)})
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight is stored as torch\.int8, not as floats"):
@@ -115,6 +123,9 @@ def test_a_broken_file(path: Path) -> None:
     (path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
         load(path)
+    (path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    with pytest.raises(CheckpointError, match=r"is a pointer of Git LFS .*git lfs pull"):
+        load(path)
     (path / "model.safetensors").unlink()
     (path / "model.safetensors").mkdir()
     with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
@@ -128,9 +139,10 @@ def test_a_missing_shard_and_a_broken_index(tmp_path: Path) -> None:
     (path / shard).unlink()
     with pytest.raises(CheckpointError, match=shard):
         load(path)
-    index.write_text("{}")
-    with pytest.raises(CheckpointError, match="is no index of safetensors files"):
-        load(path)
+    for broken in b"{}", b'{"weight_map": {"\xff": "x"}}':
+        index.write_bytes(broken)
+        with pytest.raises(CheckpointError, match="is no index of safetensors files"):
+            load(path)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-yarn-sharded"])
@@ -151,4 +163,8 @@ def test_fingerprints_tell_one_changed_tensor(path: Path, name: str) -> None:
 
 def test_no_fingerprint_without_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
+        fingerprint(tmp_path)
+    header = b'{"\xff": {"data_offsets": [0, 0]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
         fingerprint(tmp_path)
