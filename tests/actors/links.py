@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -11,18 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from distkv.actors.worker.links.link_server import LinkServer
 from distkv.actors.worker.links.peer_links import PeerLinks
+from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
-from distkv.wire.links import LinkIdentity, PoolMemory, Registrations, listen
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.links import LinkIdentity, Pool, PoolMemory, Registrations, listen
 from distkv.wire.messages.common import Epoch, Member, SpanRef
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
+from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.checkpoints import variant
 
 BLOCK, NUM_SLOTS = 4, 8
@@ -114,3 +121,20 @@ class Worker:
 def close_links(links: PeerLinks) -> None:
     """No member is left, so every link ends."""
     links.update((), tuple(links._members))
+
+
+async def transferred(links: PeerLinks, own: Pool, *commands: Checksum | Pull) -> tuple[list[object], Counters]:
+    """What the transfer thread of a worker with this pool answers to them, one after the other."""
+    envelopes = EnvelopeFactory("a")
+    found: list[object] = []
+    async with WorkerPipe() as pipe:
+        transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
+        thread = asyncio.create_task(asyncio.to_thread(transfers.run))
+        for command in commands:
+            transfers.put(envelopes.wrap(command))
+            async with asyncio.timeout(DEADLINE_S):
+                found.append((await pipe.recv()).body)
+        transfers.put(envelopes.wrap(Shutdown()))
+        with pytest.raises(AssertionError, match="Shutdown is no transfer"):
+            await thread
+    return found, transfers.counters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import threading
@@ -18,22 +17,18 @@ from distkv.actors.worker import device_pool, pool_size
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.pulls import pull_queue, source_threads
-from distkv.actors.worker.transfers import Transfers
 from distkv.checksums import pack
-from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device
 from distkv.engine.device.host_memory import HostMemory
 from distkv.errors import ConfigError, LinkClosed, LinkError
-from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PoolMemory, connect, hello_to, listen, serve_read
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.data import ReadBlocks
 from distkv.wire.messages.from_worker import Checksummed, Pulled
-from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
-from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
+from distkv.wire.messages.to_worker import Checksum, Pull
+from tests.actors.links import DEADLINE_S, close_links, identity, peer_links, transferred
 from tests.actors.worker.test_spec import SPEC
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
@@ -43,7 +38,6 @@ from distkv.kernels.triton.backend import TritonBackend
 pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
 
 SLOT_BYTES, NUM_SLOTS = 328, 7
-ENVELOPES = EnvelopeFactory("a")
 
 
 @pytest.fixture
@@ -147,28 +141,18 @@ async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatc
     sums = pack(xxhash.xxh3_64_intdigest(slot(pool, number)) for number in source_slots)
     with served(pool) as member:
         links.update((member,))
-        async with WorkerPipe() as pipe:
-            transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
-            thread = asyncio.create_task(asyncio.to_thread(transfers.run))
-            pull = Pull(
-                pull_id=1,
-                source_id="source",
-                source_incarnation=1,
-                source_slots=source_slots,
-                slots=slots,
-                checksums=sums,
-            )
-            wrong = Pull(
-                pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=pack([7])
-            )
-            found = []
-            for command in (pull, Checksum(checksum_id=3, slots=slots), wrong):
-                transfers.put(ENVELOPES.wrap(command))
-                async with asyncio.timeout(DEADLINE_S):
-                    found.append((await pipe.recv()).body)
-            transfers.put(ENVELOPES.wrap(Shutdown()))
-            with pytest.raises(AssertionError, match="Shutdown is no transfer"):
-                await thread
+        pull = Pull(
+            pull_id=1,
+            source_id="source",
+            source_incarnation=1,
+            source_slots=source_slots,
+            slots=slots,
+            checksums=sums,
+        )
+        wrong = Pull(
+            pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=pack([7])
+        )
+        found, _ = await transferred(links, own, pull, Checksum(checksum_id=3, slots=slots), wrong)
         close_links(links)
     assert found == [
         Pulled(pull_id=1),

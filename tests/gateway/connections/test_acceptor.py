@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -57,6 +58,24 @@ class Door:
         async with asyncio.timeout(30):
             while len(self.served) < count:  # noqa: ASYNC110 - turns of the loop are what is counted
                 await asyncio.sleep(0)
+
+
+class FailingListener(socket.socket):
+    """Fails with its `failures` first. left: how many there were each time that room was made."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(fileno=listener.dup().detach())
+        self.failures: list[OSError] = []
+        self.left: list[int] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            raise self.failures.pop(0)
+        return super().accept()
+
+    def make_room(self) -> bool:
+        self.left.append(len(self.failures))
+        return True
 
 
 class _Served(asyncio.Protocol):
@@ -207,26 +226,15 @@ def test_without_descriptors_it_goes_on_later(run: Any, monkeypatch: pytest.Monk
 
 def test_without_descriptors_another_one_makes_room(run: Any) -> None:
     """A gateway with 64 descriptors and 300 half-open connections answered no health check for as long as they came."""
-    failures = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENFILE, "Too many open files in system")]
-    ended = []
-
-    class Listener(socket.socket):
-        def accept(self) -> tuple[socket.socket, Any]:
-            if failures:
-                raise failures.pop(0)
-            return super().accept()
-
-    def make_room() -> bool:
-        ended.append(len(failures))
-        return True
 
     async def body() -> None:
         async with door() as (here, tasks):
-            here.listener = here.stack.enter_context(Listener(fileno=here.listener.dup().detach()))
+            failing = here.listener = here.stack.enter_context(FailingListener(here.listener))
+            failing.failures += [OSError(number, os.strerror(number)) for number in (errno.EMFILE, errno.ENFILE)]
             one = here.call(OTHER)
-            here.acceptor = Acceptor(here.listener, lambda: _Served(here), 1000, Turns(), tasks, None, make_room)
+            here.acceptor = Acceptor(failing, lambda: _Served(here), 1000, Turns(), tasks, None, failing.make_room)
             await here.has_served(1)
-            assert here.served == [port(one)] and ended == [1, 0]
+            assert here.served == [port(one)] and failing.left == [1, 0]
 
     run(body())
 

@@ -18,7 +18,7 @@ from distkv.client.turns import Turns
 from distkv.gateway.connections import acceptor as module
 from distkv.gateway.connections import http_server
 from distkv.gateway.connections.acceptor import Acceptor
-from tests.gateway.connections.test_acceptor import Door, door
+from tests.gateway.connections.test_acceptor import Door, FailingListener, door
 from tests.gateway.connections.test_http_connection import LIVE
 
 Certificate = tuple[Path, Path]
@@ -135,28 +135,15 @@ def test_a_handshake_has_a_deadline(run: Any, tls: ssl.SSLContext, monkeypatch: 
 def test_without_descriptors_the_oldest_handshake_goes_first(
     run: Any, tls: ssl.SSLContext, trusting: ssl.SSLContext
 ) -> None:
-    failures: list[OSError] = []
-    ended: list[int] = []
-
-    class Listener(socket.socket):
-        def accept(self) -> tuple[socket.socket, Any]:
-            if failures:
-                raise failures.pop(0)
-            return super().accept()
-
-    def make_room() -> bool:
-        ended.append(len(failures))
-        return True
-
     async def body(here: Door, tasks: OwnedTasks) -> None:
-        here.listener = here.stack.enter_context(Listener(fileno=here.listener.dup().detach()))
-        acceptor = begin(here, tasks, tls, 8, 8, make_room)
+        failing = here.listener = here.stack.enter_context(FailingListener(here.listener))
+        acceptor = begin(here, tasks, tls, 8, 8, failing.make_room)
         silent = [here.call() for _ in range(2)]
         await has_begun(acceptor, 2)
-        failures.extend(OSError(errno.EMFILE, "Too many open files") for _ in range(3))
+        failing.failures += [OSError(errno.EMFILE, "Too many open files")] * 3
         await is_served(here, trusting)
         assert [await is_closed(one) for one in silent] == [True, True]
-        assert ended == [0]
+        assert failing.left == [0]
 
     run(body)
 

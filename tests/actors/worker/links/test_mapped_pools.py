@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -20,23 +19,19 @@ from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.links import mapped_pools
 from distkv.actors.worker.links.mapped_pools import GivenMemory, MappedPools, mapped_pools_of
 from distkv.actors.worker.pulls import source_threads
-from distkv.actors.worker.transfers import Transfers
 from distkv.checksums import pack
-from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage
-from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PlacingLink, PoolMemory, TensorLink, connect, hello_to
 from distkv.wire.links.memory.pool_memory import PoolUnmappable
 from distkv.wire.links.streams.descriptors import DescriptorIntake
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Attach
 from distkv.wire.messages.from_worker import Checksummed, Pulled
-from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
-from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
+from distkv.wire.messages.to_worker import Checksum, Pull
+from tests.actors.links import DEADLINE_S, close_links, identity, peer_links, transferred
 from tests.actors.worker.links.mapped_sources import Source
 from tests.engine.device import fake_cuda
 from tests.waiting import wait_until
@@ -51,7 +46,6 @@ pytestmark = [pytest.mark.gpu] if HAS_GPU else []
 on_host_only = pytest.mark.skipif(HAS_GPU, reason="faults of the driver are those of the one for tests")
 
 SLOT_BYTES, NUM_SLOTS = 4096, 9
-ENVELOPES = EnvelopeFactory("a")
 
 
 def make_device(gpu: int = 0) -> Device:
@@ -169,17 +163,7 @@ async def test_pulls_are_verified(slot_bytes: int, monkeypatch: pytest.MonkeyPat
         pull = Pull(pull_id=1, source_slots=source_slots, slots=slots, checksums=pack(sums), **named)  # type: ignore[arg-type]
         wrong = Pull(pull_id=2, source_slots=(1, 2), slots=(5, 4), checksums=pack((sums[3], 7)), **named)  # type: ignore[arg-type]
         monkeypatch.setattr(DevicePool, "writing", None, raising=False)  # no staging
-        async with WorkerPipe() as pipe:
-            transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
-            thread = asyncio.create_task(asyncio.to_thread(transfers.run))
-            found = []
-            for command in (pull, Checksum(checksum_id=3, slots=slots), wrong):
-                transfers.put(ENVELOPES.wrap(command))
-                async with asyncio.timeout(DEADLINE_S):
-                    found.append((await pipe.recv()).body)
-            transfers.put(ENVELOPES.wrap(Shutdown()))
-            with pytest.raises(AssertionError, match="Shutdown is no transfer"):
-                await thread
+        found, counters = await transferred(links, own, pull, Checksum(checksum_id=3, slots=slots), wrong)
         assert found == [
             Pulled(pull_id=1),
             Checksummed(checksum_id=3, checksums=pack(sums)),
@@ -187,7 +171,7 @@ async def test_pulls_are_verified(slot_bytes: int, monkeypatch: pytest.MonkeyPat
         ]
         now = slots_of(own)
         assert [now[number] for number in slots] == [held[number] for number in source_slots]
-        assert (served.reads, transfers.counters.checksum_refusals) == (0, 1)
+        assert (served.reads, counters.checksum_refusals) == (0, 1)
 
 
 def test_the_owner_ends(served: Source, own: SharedPool, mapped: MappedPools) -> None:

@@ -14,12 +14,12 @@ from distkv.control.cluster.dispatch.least_loaded import MOST_PASSED
 from distkv.control.cluster.dispatch.predicted import ALL, BEST, DRAWN, Predicted
 from distkv.control.cluster.dispatch.prediction import Usual, predict
 from distkv.control.cluster.dispatch.registry import dispatcher_named
-from distkv.control.cluster.indices.availability import Availability, standing_of
+from distkv.control.cluster.indices.availability import Availability
 from distkv.control.cluster.policy.interface import InstanceView
 from distkv.types import DispatchName
 from distkv.wire.messages.to_gmanager import Locate
 from tests.control.cluster.dispatch.test_prediction import view
-from tests.control.cluster.policy.test_contract import among
+from tests.control.cluster.policy.test_contract import among, num_looks
 from tests.examples import examples
 
 NAMES: tuple[DispatchName, ...] = get_args(DispatchName)
@@ -152,19 +152,9 @@ def test_of_few_it_is_the_best_of_all(views: list[InstanceView], prompt: int, ou
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_looks_at_no_more_instances_when_there_are_more(name: DispatchName) -> None:
-    looks = []
-    for count in (100, 1000, 10_000):
-        by_name = {f"i{index}": view(f"i{index}", load=index % 7) for index in range(count)}
-        seen: list[str] = []
-
-        def get(name: str, by_name: dict[str, InstanceView] = by_name, seen: list[str] = seen) -> InstanceView | None:
-            seen.append(name)
-            return by_name.get(name)
-
-        instances = Availability(get, lambda by_name=by_name: iter(by_name.values()))  # type: ignore[misc]
-        for one in by_name.values():
-            instances.put(one.instance_id, standing_of(one))
+    def decide(instances: Availability) -> None:
         dispatcher = dispatcher_named(name, Random(0), shares_memory=True)
         dispatcher.choose(Locate(request_id="r", num_tokens=16, prompt_tokens=8), instances)
-        looks.append(len(seen))
-    assert max(looks) <= DRAWN + 2 * BEST
+
+    views = [view(f"i{index}", load=index % 7) for index in range(10_000)]
+    assert max(num_looks(views[:count], decide) for count in (100, 1000, 10_000)) <= DRAWN + 2 * BEST
