@@ -48,9 +48,11 @@ class WorkerRank:
 
     @classmethod
     async def start(cls, config: InstanceConfig, incarnation: int, envelopes: EnvelopeFactory) -> WorkerRank:
-        """Spawn the process; it loads in the background, see `wait_ready`."""
-        pipe = WorkerPipe()
+        """Spawn the process; it loads in the background, see `wait_ready`. Raises StartupFailed where the system does
+        not let it begin."""
+        pipe: WorkerPipe | None = None
         try:
+            pipe = WorkerPipe()
             end = pipe.worker_end.fileno()
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -61,9 +63,13 @@ class WorkerRank:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(end,),
             )
-        except BaseException:
-            pipe.close()
-            raise
+        except BaseException as error:
+            if pipe is not None:
+                pipe.close()
+            if not isinstance(error, OSError):
+                raise
+            why = f"{sys.executable} cannot be started: {error.strerror or error}"
+            raise StartupFailed("engine worker", why) from None
         pipe.worker_end.close()
         return cls(pipe, child, envelopes)
 

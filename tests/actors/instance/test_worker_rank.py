@@ -65,6 +65,17 @@ async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> Non
         await worker.stop()
 
 
+async def test_a_worker_that_the_system_does_not_let_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is out of descriptors, or may not run the interpreter, says so without a traceback, also to `distkv up`."""
+    program = tmp_path / "python"
+    program.write_text("no program", encoding="utf-8")
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(
+        StartupFailed, match=r"engine worker did not start: .*/python cannot be started: Permission denied"
+    ):
+        await WorkerRank.start(build(InstanceConfig, {"model": str(tmp_path)}), 1, EnvelopeFactory("i"))
+
+
 async def test_a_worker_whose_torch_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that it needs is not there: the likeliest mistake of an installation with a GPU."""
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
