@@ -7,12 +7,15 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from distkv.config import is_loopback
 from distkv.errors import ConfigError
 from distkv.wire.address import split_host_port
+from distkv.wire.look_up import look_up
 
 HTTP_ANSWERS = "HTTP answers there, as at a gateway"
 HTTP_START = b"HTTP/"
 WAIT_S = 1.0
+_ANY_PORT = 9
 
 
 def problem_at(address: str) -> str:
@@ -34,6 +37,28 @@ async def problems_at(addresses: Sequence[str]) -> dict[str, str]:
     """The same of several, for a line of a log."""
     problems = await asyncio.gather(*(asyncio.to_thread(problem_at, address) for address in addresses))
     return dict(zip(addresses, problems, strict=True))
+
+
+def is_elsewhere(address: str) -> bool:
+    """Whether "tcp://HOST:PORT" is an address of another machine, or network namespace. Nothing is sent there. False
+    for a name that is not found within WAIT_S, and for what cannot be reached. Never raises."""
+    try:
+        host, _port = split_host_port(address)
+        found = look_up(host, WAIT_S)
+    except (ConfigError, OSError, ValueError):
+        return False
+    return bool(found) and not any(is_loopback(one) or _own_address_towards(one) in (one, "") for one in found)
+
+
+def _own_address_towards(host: str) -> str:
+    """The address of this machine by which a numeric one is reached: the same one where it is its own. Empty if there
+    is no way."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((host, _ANY_PORT))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def _problem(host: str, port: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from distkv.wire import reachability
-from distkv.wire.reachability import problem_at
+from distkv.wire.reachability import is_elsewhere, problem_at
 
 
 def test_a_port_that_nobody_listens_at() -> None:
@@ -46,3 +46,41 @@ def test_nothing_is_said_of_who_answers_and_of_what_is_no_address() -> None:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         assert problem_at(f"tcp://127.0.0.1:{port}") == ""
     assert problem_at("nowhere") == problem_at("tcp://a:1,tcp://b:2") == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "elsewhere"),
+    [
+        ("tcp://127.0.0.1:7070", False),
+        ("tcp://127.0.0.2:7070", False),
+        ("tcp://[::1]:7070", False),
+        ("tcp://10.0.0.1:7070", False),
+        ("tcp://10.0.0.2:7070", True),
+        ("tcp://10.9.9.9:7070", False),
+        ("tcp://no..name:7070", False),
+        ("nowhere", False),
+    ],
+    ids=["loopback", "other loopback", "IPv6", "own", "another machine", "no route", "no name", "no address"],
+)
+def test_an_address_of_another_machine(address: str, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Datagrams:
+        """A socket on a machine that has 10.0.0.1 and reaches its neighbours by it."""
+
+        def __init__(self, *_: object) -> None:
+            self.peer = ""
+
+        def __enter__(self) -> Datagrams:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def connect(self, address: tuple[str, int]) -> None:
+            if not address[0].startswith("10.0.0."):
+                raise OSError(101, "Network is unreachable")
+
+        def getsockname(self) -> tuple[str, int]:
+            return "10.0.0.1", 40000
+
+    monkeypatch.setattr(socket, "socket", Datagrams)
+    assert is_elsewhere(address) is elsewhere

@@ -19,7 +19,7 @@ from distkv.actors.instance.starting_responder import StartingResponder
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.task_scope import callback_errors, every, first_of, task_scope
 from distkv.actors.trace import Trace
-from distkv.config import InstanceConfig
+from distkv.config import InstanceConfig, is_loopback
 from distkv.control.request.answer.output import MakeDecoder, NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
@@ -34,7 +34,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
-from distkv.wire.reachability import problems_at
+from distkv.wire.reachability import is_elsewhere, problems_at
 
 JOIN_PATIENCE_S = 5.0
 
@@ -56,6 +56,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         worker = await stack.enter_async_context(await WorkerGroup.start(config, incarnation, envelopes))
         tasks = await stack.enter_async_context(task_scope())
         tasks.create_task(callback_errors(), name="callback errors")
+        tasks.create_task(_warn_if_out_of_reach(config), name="look at the own addresses")
         gmanagers = stack.enter_context(contextlib.closing(GManagerConnections(config.gmanager, envelopes, tasks)))
         loading = tasks.create_task(
             asyncio.to_thread(Tokenizer.from_dir, config.engine.model, convert_tokenizer), name="load tokenizer"
@@ -103,6 +104,17 @@ async def _announce(actor: InstanceActor, gmanagers: Sequence[str], ready: Calla
         problems = await problems_at(gmanagers)
         structlog.get_logger().warning("no gManager answers; serving without one", gmanagers=problems)
     ready()
+
+
+async def _warn_if_out_of_reach(config: InstanceConfig) -> None:
+    """Say so where this instance listens for its own machine only, and a gManager is on another one."""
+    hosts = {config.host, config.data.data_host or config.host}
+    loopback = sorted(host for host in hosts if is_loopback(host))
+    if not loopback:
+        return
+    far = [address for address in config.gmanager if await asyncio.to_thread(is_elsewhere, address)]
+    if far:
+        structlog.get_logger().warning("other machines cannot reach this instance", hosts=loopback, gmanagers=far)
 
 
 async def _drain(actor: InstanceActor, stop: asyncio.Event) -> None:
