@@ -195,15 +195,15 @@ class RequestLifecycle:
         self._state.publish(events.Cancelled(request_id=request_id))
 
     def end_all_of(self, route: bytes, reason: str = "") -> None:
-        """End all that a client has here, some now and the rest by Ticks. reason: what it is told; empty if it is
-        gone."""
+        """End all that a client has here, some now and the rest by Ticks. reason: what it is told; empty if it is gone.
+        One that was only stopped for a while sends here again what had no output."""
         self._leaving.extend((seq, reason) for seq in self._state.sequences.of_route(route))
 
     def _leave(self, seq: Sequence, reason: str, now: float) -> None:
         if self._state.sequences.get(seq.request_id) is not seq:
             return  # it has ended otherwise
         if reason:
-            self.fail(seq, reason, now)
+            self.fail(seq, reason, now, go_to=self._state.settings.instance_id)
         else:
             self.cancel(seq.request_id, now)
 
@@ -222,8 +222,10 @@ class RequestLifecycle:
         retryable: bool = True,
         *,
         kind: Kind = "failed",
+        go_to: str = "",
     ) -> None:
-        """End a request without (all of) its answer. refused: it can have none, here or elsewhere."""
+        """End a request without (all of) its answer. refused: it can have none, here or elsewhere. go_to: where its
+        client sends it if it had no output."""
         retryable = retryable and kind == "failed"
         ended = RequestEnded(
             request_id=seq.request_id,
@@ -231,6 +233,7 @@ class RequestLifecycle:
             reason=reason,
             retryable=retryable,
             is_draining=self._state.instance_state == "draining",
+            go_to=go_to,
         )
         self._state.emit(Answer(seq.request.route, ended))
         self._end(seq, now, reason)

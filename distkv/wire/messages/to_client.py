@@ -79,7 +79,8 @@ class RequestEnded(Message, frozen=True):
     #: what the instance and all peers that could lend at that moment have together; or `max_model_len`, as `reason`
     #: says
     pool_tokens: Count = 0
-    #: the instance that the request should be sent to instead, where it need not wait; only of one that `can_move`
+    #: the instance that the request should be sent to instead, where it need not wait, only of one that `can_move`; or
+    #: this one, which has not heard of its client for a while: the request is sent again if it had no output
     go_to: str = ""
     is_draining: bool = False  #: the instance takes no requests any more, whatever the member list says yet
 

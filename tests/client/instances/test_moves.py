@@ -63,6 +63,21 @@ async def test_a_request_that_has_output_is_not_sent_on_when_it_is_refused(start
     assert cluster.instances[2].of(Submit) == []
 
 
+async def test_a_client_that_was_not_heard_for_a_while_sends_again_what_had_no_output(start_fakes):
+    """It was stopped: its instance gave up its requests, and each failed with 503."""
+
+    def not_heard(instance, route, submit):
+        name = submit.request_id
+        ended = RequestEnded(request_id=name, kind="failed", reason="not heard", retryable=True, go_to="i0")
+        return [ended] if name == "mine" else count_up(instance, route, submit)
+
+    cluster = start_fakes(not_heard)
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR, request_id="mine")).token_ids == [0, 1, 2, 3]
+    first, second = (one.request_id for one in cluster.instances[0].of(Submit))
+    assert first == "mine" and second.startswith("mine~")
+
+
 async def test_instances_that_send_each_other_a_request_keep_it_in_the_end(start_fakes):
     cluster = start_fakes(moving_to("i1"), moving_to("i0"))
     async with AsyncClient(cluster.address) as client:

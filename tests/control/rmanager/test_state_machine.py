@@ -233,6 +233,7 @@ def test_a_client_that_is_silent_or_gone_loses_its_requests() -> None:
     assert behind and "a" in running.rm.state.sequences, "what it said may lie unread"
     ended = only(running.handle(c.Tick(), after_s=LAST_S), tc.RequestEnded)
     assert (ended.request_id, ended.kind) == ("a", "failed") and "nothing was heard of its client" in ended.reason
+    assert ended.go_to == running.rm.state.settings.instance_id, "one that was only stopped comes here again"
     running.submit("b")
     running.handle(c.ClientGone(CLIENT))
     assert not running.rm.state.sequences
