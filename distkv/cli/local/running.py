@@ -46,11 +46,11 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
     with signals_interrupt():
         parts = ["a gManager", counted(up.instances, "instance")]
         started = f"{', '.join(parts)} and a gateway" if up.gateway else " and ".join(parts)
-        console.print(f"starting {started} for {wanted.model} ...", soft_wrap=True)
+        _show(console, f"starting {started} for {wanted.model} ...")
         started_s = time.monotonic()
 
         def show_ready(name: str) -> None:
-            console.print(f"{name} is ready after {time.monotonic() - started_s:.1f} s", soft_wrap=True)
+            _show(console, f"{name} is ready after {time.monotonic() - started_s:.1f} s")
 
         cluster = LocalCluster(
             **wanted.arguments(),

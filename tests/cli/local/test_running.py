@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 from rich.live import Live
 
+from distkv.cli.commands import up
+from distkv.cli.local import running
 from distkv.cli.local.running import _show, _shown, _waiting
 
 
@@ -31,6 +35,22 @@ def test_neither_a_full_disk_nor_a_terminal_that_is_gone_ends_a_cluster(error: i
     _show(Console(file=Broken(error)), "instance i0 died")
     with pytest.raises(OSError, match="Bad file descriptor"):
         _show(Console(file=Broken(errno.EBADF)), "instance i0 died")
+
+
+def test_nor_does_a_full_disk_keep_one_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended while it started, with all that was ready."""
+
+    class Started(Exception):
+        pass
+
+    def start(*_: object, on_ready: Callable[[str], None], **__: object) -> None:
+        on_ready("gManager")
+        raise Started
+
+    monkeypatch.setattr(running, "LocalCluster", start)
+    monkeypatch.setattr(sys, "stdout", Broken(errno.ENOSPC))
+    with pytest.raises(Started):
+        up.command.main(["--port", "0", "--no-gateway", "--kv-tokens", "256"], standalone_mode=False)
 
 
 def test_an_interrupt_by_a_terminal_that_goes_is_one() -> None:
