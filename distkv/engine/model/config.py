@@ -17,6 +17,7 @@ from distkv.engine.model.rope_config import RopeConfig, parse_rope
 from distkv.errors import CheckpointError
 
 MAX_POSITIONS = 1 << 31
+MAX_LAYERS = 1 << 16
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -139,8 +140,8 @@ def _parse(raw: dict[str, Any], path: str) -> ModelConfig:
     settings = _Settings({**_DEFAULTS[model_type], **raw}, path)
     if (act := raw.get("hidden_act", "silu")) != "silu":
         raise CheckpointError(path, f"hidden_act {act!r} is not supported; silu is expected")
-    if raw.get("is_causal") is False:
-        raise CheckpointError(path, "is_causal false is not supported; every token attends to those before it")
+    if (causal := raw.get("is_causal", True)) is not True:
+        raise CheckpointError(path, f"is_causal {causal!r} is not supported; every token attends to those before it")
     num_heads, hidden_size = settings.size("num_attention_heads"), settings.size("hidden_size")
     num_kv_heads = settings.size("num_key_value_heads", num_heads)
     head_dim = settings.size("head_dim", hidden_size // num_heads)
@@ -151,6 +152,8 @@ def _parse(raw: dict[str, Any], path: str) -> ModelConfig:
     if head_dim % 2:
         raise CheckpointError(path, f"head_dim {head_dim} is odd; its halves are rotated")
     num_layers, max_positions = settings.size("num_hidden_layers"), settings.size("max_position_embeddings")
+    if num_layers > MAX_LAYERS:
+        raise CheckpointError(path, f"num_hidden_layers should be at most {MAX_LAYERS}, is {num_layers}")
     if max_positions > MAX_POSITIONS:
         raise CheckpointError(path, f"max_position_embeddings should be at most {MAX_POSITIONS}, is {max_positions}")
     attention_bias = model_type in ("llama", "qwen3") and settings.flag("attention_bias")
