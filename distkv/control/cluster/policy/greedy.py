@@ -191,8 +191,7 @@ class _Plan:
             request = max(able, key=lambda one: one.remote_blocks, default=None)
             if request is not None:
                 self._recall(view, request, view.model)
-        else:
-            self._recent.came_from = ""
+        self._recent.came_from = ""
 
     def _recall(self, view: InstanceView, request: LongRequest, model: PerformanceModel) -> None:
         """As many as leave room to grow; nothing that would be planned to leave again, or to make others leave."""

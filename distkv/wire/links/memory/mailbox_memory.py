@@ -85,11 +85,6 @@ class MailboxMemory:
         """End all waits for it, at both ends, for good. From any thread, more than once."""
         self.view[self.halt_at : self.halt_at + 8] = (1).to_bytes(8, "little")
 
-    @property
-    def is_halted(self) -> bool:
-        """Whether either end has."""
-        return any(self.view[self.halt_at : self.halt_at + 8])
-
 
 def make_mailbox(query_bytes: int, partial_bytes: int) -> MailboxMemory:
     """Memory for so many bytes at least. Raises OSError when there is none."""

@@ -58,7 +58,7 @@ def test_a_debtor_that_posts_nothing_keeps_no_revocation_waiting(creditors: Cred
     registry.revoke(lent.remote[0].span, revoked.set)
     assert not revoked.is_set()
     assert revoked.wait(DEADLINE_S / 2)
-    assert memory.is_halted
+    assert memory.view[memory.halt_at]
     with pytest.raises(LinkClosed):
         link.recv(DEADLINE_S)
 
