@@ -115,11 +115,6 @@ class Block(msgspec.Struct, eq=False):
     counted: Kinds = NOWHERE
 
     @property
-    def has_place(self) -> bool:
-        """Whether its KV lies somewhere, or has a place to be computed into."""
-        return self.slot is not None or self.debt is not None or self.moving_from is not None
-
-    @property
     def movable(self) -> bool:
         """Full, here, and with no other destination."""
         return self.slot is not None and self.full and self.debt is None

@@ -79,7 +79,7 @@ class Placement:
 
     def unplaced(self) -> list[Block]:
         """Blocks that have no place yet, ascending."""
-        return [b for b in self.blocks if not b.has_place] if self.counts.unplaced else []
+        return [b for b in self.blocks if b.counted is NOWHERE] if self.counts.unplaced else []
 
     def movable(self) -> list[Block]:
         """Full local blocks with no other destination, oldest first; the tail never is one."""
@@ -208,12 +208,14 @@ class Placement:
         """
         if debt not in self.debts:
             self.debts.append(debt)
-        promised, first = 0, len(self.blocks)
-        for index, block in enumerate(blocks, len(debt.blocks)):
-            debt.blocks.append(block)
-            if block.counted == NOWHERE:
+        promised, first, known = 0, len(self.blocks), len(debt.blocks)
+        debt.blocks.extend(blocks)
+        for index, block in enumerate(debt.blocks[known:], known):
+            if block.counted is NOWHERE:
                 block.debt, block.index, block.counted = debt, index, PROMISED
-                promised, first = promised + 1, min(first, block.number)
+                promised += 1
+                if block.number < first:
+                    first = block.number
                 continue
             if block.arrived:
                 block.moving_from, block.moving_from_index, block.arrived = block.debt, block.index, False
