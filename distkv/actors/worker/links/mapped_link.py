@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.shared_memory.memory import MappedMemory
-from distkv.errors import LinkTimeout, MalformedMessage
+from distkv.errors import MalformedMessage
 from distkv.wire.links import BlockRead, Part
 from distkv.wire.links.memory.addressed import Addressed
 from distkv.wire.links.memory.mapped_copy import copy_runs
@@ -99,14 +99,14 @@ class MappedLink(StreamLink):
     def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         self._check_read(slots, into, part)
         self._frames.check_alive()
-        return self._read(self._copies.into_host(self._memory, self.num_slots, slots, into, part))
+        return MappedRead(self._copies.into_host(self._memory, self.num_slots, slots, into, part), self._frames)
 
     def read_into_pool(self, slots: Sequence[int], own_slots: Sequence[int]) -> BlockRead | None:
         """See PlacingLink."""
         if problem := slots_problem(slots, self.num_slots) or slots_problem(own_slots, self._copies.num_slots):
             raise MalformedMessage(problem)
         self._frames.check_alive()
-        return self._read(self._copies.into_pool(self._memory, slots, own_slots))
+        return MappedRead(self._copies.into_pool(self._memory, slots, own_slots), self._frames)
 
     def close(self) -> None:
         super().close()
@@ -115,14 +115,6 @@ class MappedLink(StreamLink):
     def abort(self) -> None:
         super().abort()
         self._memory.close()
-
-    def _read(self, copies: list[Copy]) -> BlockRead:
-        return MappedRead(copies, self._frames.check_alive, self._give_up)
-
-    def _give_up(self, waited_s: float) -> LinkTimeout:
-        late = LinkTimeout(self.peer, waited_s)
-        self._frames.kill(str(late))
-        return late
 
 
 def _index(slots: Sequence[int]) -> Tensor:

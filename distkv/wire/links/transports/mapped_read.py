@@ -11,6 +11,7 @@ from distkv.errors import LinkTimeout
 from distkv.wire.links.memory.addressed import Addressed
 from distkv.wire.links.memory.mapped_copy import copy_blocks, copy_checked, copy_runs
 from distkv.wire.links.memory.runs import Places, Runs
+from distkv.wire.links.streams.frames import FrameSocket
 
 PIECE_BYTES = 16 * 2**20
 """As much is copied between two looks at the deadline and the connection."""
@@ -20,17 +21,11 @@ Copy = Callable[[], None]
 
 
 class MappedRead:
-    """See BlockRead.
+    """See BlockRead. copies: its pieces. frames: of the link, which a read that takes too long ends."""
 
-    copies: its pieces. check_alive: raises LinkClosed when the peer, or this side, has ended the link. give_up: a read
-    took too long, so that the link is dead.
-    """
-
-    def __init__(
-        self, copies: Sequence[Copy], check_alive: Callable[[], None], give_up: Callable[[float], LinkTimeout]
-    ) -> None:
+    def __init__(self, copies: Sequence[Copy], frames: FrameSocket) -> None:
         self._copies = list(reversed(copies))
-        self._check_alive, self._give_up = check_alive, give_up
+        self._frames = frames
 
     def poll(self) -> bool:
         if self._copies:
@@ -38,10 +33,10 @@ class MappedRead:
                 self._copies[-1]()
             except ValueError:
                 # Ended by another thread meanwhile, which says so; anything else is ours.
-                self._check_alive()
+                self._frames.check_alive()
                 raise
             # Memory outlives its process: only an open connection says that the owner did not die before or meanwhile.
-            self._check_alive()
+            self._frames.check_alive()
             self._copies.pop()
         return not self._copies
 
@@ -50,27 +45,23 @@ class MappedRead:
         while not self.poll():
             if time.monotonic() > deadline:
                 self._copies.clear()
-                raise self._give_up(timeout_s)
+                late = LinkTimeout(self._frames.peer, timeout_s)
+                self._frames.kill(str(late))
+                raise late
 
 
 class CheckedMappedRead(MappedRead):
     """See CheckedRead."""
 
     def __init__(
-        self,
-        pool: Addressed,
-        slots: Sequence[int],
-        places: Places,
-        block_bytes: int,
-        check_alive: Callable[[], None],
-        give_up: Callable[[float], LinkTimeout],
+        self, pool: Addressed, slots: Sequence[int], places: Places, block_bytes: int, frames: FrameSocket
     ) -> None:
         """Of blocks that `can_check`."""
         self.checksums = array("Q")
         pieces = _pieces(len(slots), block_bytes)
         # Pieces know their destination and not this read: nobody waits for a collection of garbage to have it back.
         copies = [partial(_copy_checked, pool, slots[one], places, one, block_bytes, self.checksums) for one in pieces]
-        super().__init__(copies, check_alive, give_up)
+        super().__init__(copies, frames)
 
 
 def _copy_checked(

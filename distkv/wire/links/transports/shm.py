@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from distkv.errors import LinkTimeout, MalformedMessage
+from distkv.errors import MalformedMessage
 from distkv.wire.links.base import BlockRead, CheckedRead
 from distkv.wire.links.memory.mapped_copy import can_check, copy_checked
 from distkv.wire.links.memory.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
@@ -33,7 +33,7 @@ class ShmLink(StreamLink):
             copies = copies_of_blocks(self._pool.memory, numbers, places_of(into, self.slot_bytes), self.slot_bytes)
         else:
             copies = copies_of_runs(self._pool.memory, runs_of(numbers, self.slot_bytes, into, part))
-        return MappedRead(copies, self._frames.check_alive, self._give_up)
+        return MappedRead(copies, self._frames)
 
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """See CheckingLink."""
@@ -41,8 +41,7 @@ class ShmLink(StreamLink):
             return None
         numbers = self._checked_numbers(slots, into, None)
         places = places_of(into, self.slot_bytes)
-        alive = self._frames.check_alive
-        return CheckedMappedRead(self._pool.memory, numbers, places, self.slot_bytes, alive, self._give_up)
+        return CheckedMappedRead(self._pool.memory, numbers, places, self.slot_bytes, self._frames)
 
     def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> array[int] | None:
         """See CheckingLink."""
@@ -73,11 +72,6 @@ class ShmLink(StreamLink):
         self._check_read(numbers, into, part)
         self._frames.check_open()
         return numbers
-
-    def _give_up(self, waited_s: float) -> LinkTimeout:
-        late = LinkTimeout(self.peer, waited_s)
-        self._frames.kill(str(late))
-        return late
 
 
 def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> ShmLink:
