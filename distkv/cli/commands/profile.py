@@ -91,8 +91,8 @@ def _command(
         click.echo(summary(file))
         if others_cores > MOST_OTHERS * (os.cpu_count() or 1):
             click.echo(
-                f"warning: meanwhile {others_cores:.1f} cores were busy with something else, and what was measured took "
-                "longer by that; measure again while nothing else runs",
+                f"warning: meanwhile {others_cores:.1f} cores were busy with something else, and what was measured "
+                "took longer by that; measure again while nothing else runs",
                 err=True,
             )
     click.echo(f"{output} is the profile; give it to instances: distkv up {params['model']} --profile {output}")
