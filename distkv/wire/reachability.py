@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from distkv.config import is_loopback
 from distkv.errors import ConfigError
 from distkv.wire.address import split_host_port
 from distkv.wire.look_up import look_up
@@ -47,18 +46,31 @@ def is_elsewhere(address: str) -> bool:
         found = look_up(host, WAIT_S)
     except (ConfigError, OSError, ValueError):
         return False
-    return bool(found) and not any(is_loopback(one) or _own_address_towards(one) in (one, "") for one in found)
+    return not any(map(_is_own, found)) and any(map(_has_route, found))
 
 
-def _own_address_towards(host: str) -> str:
-    """The address of this machine by which a numeric one is reached: the same one where it is its own. Empty if there
-    is no way."""
+def _is_own(host: str) -> bool:
+    """Whether this machine has a numeric address, however it is written; wildcards lead to itself, too."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect((host, _ANY_PORT))
-            return str(sock.getsockname()[0])
+        with _datagrams(host) as sock:
+            sock.bind((host, 0))
     except OSError:
-        return ""
+        return False
+    return True
+
+
+def _has_route(host: str) -> bool:
+    """Whether this machine knows a way to a numeric address."""
+    try:
+        with _datagrams(host) as sock:
+            sock.connect((host, _ANY_PORT))
+    except OSError:
+        return False
+    return True
+
+
+def _datagrams(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def _problem(host: str, port: int) -> str:

@@ -48,39 +48,58 @@ def test_nothing_is_said_of_who_answers_and_of_what_is_no_address() -> None:
     assert problem_at("nowhere") == problem_at("tcp://a:1,tcp://b:2") == ""
 
 
+class Datagrams:
+    """A socket on a machine that has 10.0.0.1, and 10.0.0.7 besides it, and no way beyond its neighbours."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Datagrams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def bind(self, address: tuple[str, int]) -> None:
+        if address[0] not in ("10.0.0.1", "10.0.0.7"):
+            raise OSError(99, "Cannot assign requested address")
+
+    def connect(self, address: tuple[str, int]) -> None:
+        if not address[0].startswith("10.0.0."):
+            raise OSError(101, "Network is unreachable")
+
+
 @pytest.mark.parametrize(
     ("address", "elsewhere"),
     [
-        ("tcp://127.0.0.1:7070", False),
-        ("tcp://127.0.0.2:7070", False),
-        ("tcp://[::1]:7070", False),
         ("tcp://10.0.0.1:7070", False),
+        ("tcp://10.0.0.7:7070", False),
         ("tcp://10.0.0.2:7070", True),
         ("tcp://10.9.9.9:7070", False),
         ("tcp://no..name:7070", False),
         ("nowhere", False),
     ],
-    ids=["loopback", "other loopback", "IPv6", "own", "another machine", "no route", "no name", "no address"],
+    ids=["own", "another one of its own", "another machine", "no route", "no name", "no address"],
 )
 def test_an_address_of_another_machine(address: str, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Datagrams:
-        """A socket on a machine that has 10.0.0.1 and reaches its neighbours by it."""
-
-        def __init__(self, *_: object) -> None:
-            self.peer = ""
-
-        def __enter__(self) -> Datagrams:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def connect(self, address: tuple[str, int]) -> None:
-            if not address[0].startswith("10.0.0."):
-                raise OSError(101, "Network is unreachable")
-
-        def getsockname(self) -> tuple[str, int]:
-            return "10.0.0.1", 40000
-
     monkeypatch.setattr(socket, "socket", Datagrams)
     assert is_elsewhere(address) is elsewhere
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.2", "127.1", "[::1]", "[0:0::1]", "localhost", "0.0.0.0", "[::]"]
+)
+def test_a_machine_is_not_elsewhere_however_it_is_written(host: str) -> None:
+    assert not is_elsewhere(f"tcp://{host}:7070")
+
+
+@pytest.mark.parametrize(
+    ("found", "elsewhere"),
+    [(["2001:db8::2", "10.0.0.2"], True), (["10.0.0.2", "10.0.0.1"], False), (["2001:db8::2"], False)],
+    ids=["one without a route", "one of its own", "none with a route"],
+)
+def test_a_name_with_several_addresses(found: list[str], elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with an IPv6 address, on a machine that reaches none, was taken for one that cannot be reached."""
+    monkeypatch.setattr(reachability, "look_up", lambda _host, _timeout_s: found)
+    monkeypatch.setattr(socket, "socket", Datagrams)
+    assert is_elsewhere("tcp://gmanager.example:7070") is elsewhere
