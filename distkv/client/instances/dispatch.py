@@ -38,9 +38,9 @@ class Dispatch:
 
     A request that fails before its first output because its instance died, cannot be reached or drains is sent to
     another one, MAX_DISPATCHES times in all, while its `timeout_s` has not run out: each try gets what is left of it.
-    One that waits where memory is short goes where its instance says that there is some, MAX_MOVES times; one that is
-    too long for its instance goes to one that takes it, if there is any. Wherever it goes it keeps its place by what it
-    has waited.
+    One that waits where memory is short goes where its instance says that there is some, or again to one that did not
+    hear of this client for a while, MAX_MOVES times in all; one that is too long for its instance goes to one that
+    takes it, if there is any. Wherever it goes it keeps its place by what it has waited.
     """
 
     def __init__(self, directory: Directory, submit: Submit) -> None:
@@ -78,7 +78,7 @@ class Dispatch:
                 case RequestEnded(kind="refused") as refused:
                     self._detach()
                     self._on_refused(submission.target, refused)
-                case RequestEnded(go_to=elsewhere) if elsewhere and not self._has_output:
+                case RequestEnded(go_to=elsewhere) if elsewhere and not self._has_output and self._moves < MAX_MOVES:
                     self._detach()
                     self._go_to, self._moves = elsewhere, self._moves + 1
                 case RequestEnded() as failed:

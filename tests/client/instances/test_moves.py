@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distkv import AsyncClient, RequestRefused, SamplingParams
+from distkv import AsyncClient, RequestFailed, RequestRefused, SamplingParams
 from distkv.client.instances import dispatch
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Submit
 from tests.client.fakes import count_up, first_only, refuse
+from tests.waiting import soon
 
 FOUR = SamplingParams(max_tokens=4)
 
@@ -76,6 +77,20 @@ async def test_a_client_that_was_not_heard_for_a_while_sends_again_what_had_no_o
         assert (await client.submit("x", FOUR, request_id="mine")).token_ids == [0, 1, 2, 3]
     first, second = (one.request_id for one in cluster.instances[0].of(Submit))
     assert first == "mine" and second.startswith("mine~")
+
+
+async def test_a_client_that_is_never_heard_is_told_so_in_the_end(start_fakes):
+    """As behind a link where its signs of life wait for longer; it sent each request again and again, for ever."""
+
+    def never_heard(instance, route, submit):
+        name = submit.request_id
+        return [RequestEnded(request_id=name, kind="failed", reason="not heard", retryable=True, go_to="i0")]
+
+    cluster = start_fakes(never_heard)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="i0: not heard"):
+            await soon(client.submit("x", FOUR))
+    assert len(cluster.instances[0].of(Submit)) == dispatch.MAX_MOVES + 1
 
 
 async def test_instances_that_send_each_other_a_request_keep_it_in_the_end(start_fakes):
