@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -18,6 +20,7 @@ from distkv.cli import signals
 from distkv.cli.signals import BURST_S, Bursts, signals_interrupt
 
 DEADLINE_S = 30.0
+ROOT = str(Path(__file__).parents[2])
 
 
 def test_a_burst_is_counted_from_its_first_signal() -> None:
@@ -146,3 +149,67 @@ def test_one_while_a_command_loads_is_not_dropped() -> None:
     """Of msgspec, which is asked for hundreds of types then: a cluster started, and ran on."""
     done = subprocess.run([sys.executable, "-c", LOADING_A_COMMAND], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+WHILE = """
+import signal, sys
+from pathlib import Path
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+place, *sys.argv = sys.argv[1:]
+
+def interrupt(*_, **__):
+    signal.raise_signal(signal.SIGINT)
+
+import click.termui
+from distkv.bench.profiling import plot as profile_plot, run
+from distkv.bench.simulation import plot as play_plot
+from distkv.cli.main import main
+from distkv.wire.profile_file import ProfileFile, save_profile
+from tests.sim.timed.parts import PROFILE
+
+click.termui.visible_prompt_func = profile_plot.draw = play_plot.draw = interrupt
+run.run = lambda *_, **__: ProfileFile(profile=PROFILE)
+save_profile(ProfileFile(profile=PROFILE), Path(place, "profile.json"))
+Path(place, "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\\n0,100,10\\n")
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("demo", "--ask"), "interrupted; nothing was started\n"),
+        (
+            ("profile", "--model", "demo", "-o", "out.json", "--plot", "p.png"),
+            "no time was left to compare predictions with measurements\n",
+        ),
+        (
+            (
+                "sim",
+                "--trace",
+                "trace.csv",
+                "--profile",
+                "profile.json",
+                "--instances",
+                "1",
+                "--kv-tokens",
+                "1600",
+                "--plot",
+                "s.png",
+            ),
+            "contract ",
+        ),
+    ],
+)
+def test_one_where_a_command_has_something_to_say_ends_it_after_that(
+    command: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    """Not as the system does: at a question, and while what was measured is drawn."""
+    pytest.importorskip("matplotlib", reason="--plot needs the extra 'bench'")
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE, str(tmp_path), "/usr/bin/distkv", *command],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ROOT},
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert told in done.stdout + done.stderr and "Traceback" not in done.stderr

@@ -39,10 +39,11 @@ def _command(**options: Any) -> int:
     own = None
     if options.pop("ask"):
         try:
-            own = OwnFact(
-                click.prompt("a fact, such as: The keeper of the old mill is Greta Holm.\nfact"),
-                click.prompt("a question in its words, such as: What is the keeper of the old mill?\nquestion"),
-            )
+            with signals_interrupt(once=True):
+                own = OwnFact(
+                    click.prompt("a fact, such as: The keeper of the old mill is Greta Holm.\nfact"),
+                    click.prompt("a question in its words, such as: What is the keeper of the old mill?\nquestion"),
+                )
         except click.Abort as abort:
             click.echo()
             if isinstance(abort.__context__, EOFError):

@@ -72,29 +72,34 @@ def _command(
     progress = Console(stderr=True, markup=False, highlight=False)
     others = Others()
 
-    with progress.status("profile") as status, signals_interrupt(once=True):
+    with signals_interrupt(once=True):
+        with progress.status("profile") as status:
 
-        def say(text: str) -> None:
-            status.update(f"profile: {text}")
-            if not progress.is_terminal:
-                progress.print(f"profile: {text}", soft_wrap=True)
+            def say(text: str) -> None:
+                status.update(f"profile: {text}")
+                if not progress.is_terminal:
+                    progress.print(f"profile: {text}", soft_wrap=True)
 
-        file = run(given(ctx, InstanceConfig, params), say, quick=quick, budget_s=budget)
-    others_cores = others.cores()
-    if network_round_trip_us is not None or network_gbit_s is not None:
-        file = with_network(file, network_round_trip_us or 0.0, network_gbit_s or math.inf)
-    try:
-        save_profile(file, output)
-        if plot is not None:
-            draw(file.points, f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}", plot)
-    finally:  # what was found is seen also where a file cannot be written
-        click.echo(summary(file))
-        if others_cores > MOST_OTHERS * (os.cpu_count() or 1):
-            click.echo(
-                f"warning: meanwhile {others_cores:.1f} cores were busy with something else, and what was measured "
-                "took longer by that; measure again while nothing else runs",
-                err=True,
-            )
+            file = run(given(ctx, InstanceConfig, params), say, quick=quick, budget_s=budget)
+        others_cores = others.cores()
+        if network_round_trip_us is not None or network_gbit_s is not None:
+            file = with_network(file, network_round_trip_us or 0.0, network_gbit_s or math.inf)
+        try:
+            save_profile(file, output)
+            if plot is not None:
+                draw(
+                    file.points,
+                    f"distkv profile: {file.profile.model}, {file.profile.device}, {file.profile.date}",
+                    plot,
+                )
+        finally:  # what was found is seen also where a file cannot be written
+            click.echo(summary(file))
+            if others_cores > MOST_OTHERS * (os.cpu_count() or 1):
+                click.echo(
+                    f"warning: meanwhile {others_cores:.1f} cores were busy with something else, and what was measured "
+                    "took longer by that; measure again while nothing else runs",
+                    err=True,
+                )
     click.echo(f"{output} is the profile; give it to instances: distkv up {params['model']} --profile {output}")
     return 0
 

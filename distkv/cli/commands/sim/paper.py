@@ -80,7 +80,7 @@ def _command(
 def _made(names: tuple[str, ...], effort: Effort, traces: Sequence[PlayedTrace]) -> Iterator[Figure]:
     """Each as soon as it is made, with a bar for the one that is being made."""
     for name in names:
-        with _progress() as bar, signals_interrupt(once=True):
+        with signals_interrupt(once=True), _progress() as bar:
             figure = make(name, effort, partial(_say, bar, bar.add_task(name, total=1.0), name), traces)
         yield figure
 

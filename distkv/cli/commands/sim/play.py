@@ -56,42 +56,43 @@ def _command(**options: Any) -> int:
     specs, wanted = asked.specs(), asked.requests_of_trace()
     of_size = len(wanted) * len(asked.chosen) * len(asked.scales)
     played: list[tuple[Size, Played]] = []
-    with _progress() as bar, signals_interrupt(once=True):
-        task = bar.add_task("requests alone", total=of_size * len(specs), now_s=0.0)
-        for index, (size, spec) in enumerate(specs):
+    with signals_interrupt(once=True):
+        with _progress() as bar:
+            task = bar.add_task("requests alone", total=of_size * len(specs), now_s=0.0)
+            for index, (size, spec) in enumerate(specs):
 
-            def tell(name: str, now_s: float, ended: int, size: Size = size, before: int = index * of_size) -> None:
-                what = f"{size}, {name}" if len(specs) > 1 else name
-                bar.update(task, description=what, completed=before + ended, now_s=now_s)
+                def tell(name: str, now_s: float, ended: int, size: Size = size, before: int = index * of_size) -> None:
+                    what = f"{size}, {name}" if len(specs) > 1 else name
+                    bar.update(task, description=what, completed=before + ended, now_s=now_s)
 
-            played += ((size, one) for one in sweep(wanted, spec, asked.chosen, asked.scales, tell))
-    rows = [(size, one.figures) for size, one in played]
-    answers = needed(rows, asked.wanted, len(wanted)) if asked.wanted is not None else []
-    try:
-        if asked.json_path is not None:
-            found: dict[str, Any] = {"results": [_row(size, row, len(specs) > 1) for size, row in rows]}
-            if asked.wanted is not None:
-                found |= {"goal": asked.wanted, "needed": answers}
-            write(asked.json_path, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        title = f"distkv sim: {len(wanted)} requests, {asked.known.profile.model}, {asked.known.profile.device}"
-        if asked.plot_path is not None:
-            labels = [f"{row.policy}, {size}" if len(specs) > 1 else row.policy for size, row in rows]
-            of = f"{title}, {specs[0][0]}" if len(specs) == 1 else title
-            draw([one for _, one in played], labels, of, asked.plot_path)
-        if asked.timeline_path is not None:
-            size, last = played[-1]
-            what = f"{title}, {size}, {last.figures.policy}, rate x {last.figures.rate_scale:g}"
-            draw_timeline(last.result.samples, specs[-1][1].faults, what, asked.timeline_path)
-    finally:  # what was found is seen also where a file cannot be written
-        console = Console(highlight=False)
-        console.width = max(console.width, TABLE_WIDTH)
-        console.print(table(rows))
-        for size, one in played:
-            if (prefills := one.result.prefill_instances) is not None:
-                of = f"prefill-decode, {size}, rate x {one.figures.rate_scale:g}"
-                console.print(f"{of}: {prefills} compute prompts", soft_wrap=True)
-        for answer in answers:
-            console.print(str(answer), soft_wrap=True)
+                played += ((size, one) for one in sweep(wanted, spec, asked.chosen, asked.scales, tell))
+        rows = [(size, one.figures) for size, one in played]
+        answers = needed(rows, asked.wanted, len(wanted)) if asked.wanted is not None else []
+        try:
+            if asked.json_path is not None:
+                found: dict[str, Any] = {"results": [_row(size, row, len(specs) > 1) for size, row in rows]}
+                if asked.wanted is not None:
+                    found |= {"goal": asked.wanted, "needed": answers}
+                write(asked.json_path, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            title = f"distkv sim: {len(wanted)} requests, {asked.known.profile.model}, {asked.known.profile.device}"
+            if asked.plot_path is not None:
+                labels = [f"{row.policy}, {size}" if len(specs) > 1 else row.policy for size, row in rows]
+                of = f"{title}, {specs[0][0]}" if len(specs) == 1 else title
+                draw([one for _, one in played], labels, of, asked.plot_path)
+            if asked.timeline_path is not None:
+                size, last = played[-1]
+                what = f"{title}, {size}, {last.figures.policy}, rate x {last.figures.rate_scale:g}"
+                draw_timeline(last.result.samples, specs[-1][1].faults, what, asked.timeline_path)
+        finally:  # what was found is seen also where a file cannot be written
+            console = Console(highlight=False)
+            console.width = max(console.width, TABLE_WIDTH)
+            console.print(table(rows))
+            for size, one in played:
+                if (prefills := one.result.prefill_instances) is not None:
+                    of = f"prefill-decode, {size}, rate x {one.figures.rate_scale:g}"
+                    console.print(f"{of}: {prefills} compute prompts", soft_wrap=True)
+            for answer in answers:
+                console.print(str(answer), soft_wrap=True)
     return 0
 
 
