@@ -64,11 +64,9 @@ def measure(
         return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tune_for, tables, layers)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
-    torch.set_num_threads(threads)
-    for choice in choices:
-        if choice.native is not None:
-            choice.native.set_threads(threads, None, 0)
     backends = {choice.level: backend_of(choice) for choice in choices}
+    for backend in backends.values():
+        backend.use_threads(threads, ())
     stream = streaming(choices[0].native)
     rounds = rounds or (3 if quick else 9)
     lengths = (1024,) if quick else LENGTHS

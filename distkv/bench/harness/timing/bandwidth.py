@@ -5,24 +5,20 @@ from __future__ import annotations
 import statistics
 import time
 
-import torch
-
 from distkv.bench.workloads.computing.attention import STREAM_BYTES, streaming
-from distkv.kernels.cpu.dispatch import choose
+from distkv.kernels.cpu.dispatch import backend_of, choose
 
 READS = 3
 
 
 class Bandwidth:
     """Reads a buffer that no cache holds with `threads` threads, each its own parts: the native kernel if it is built,
-    else torch's sum."""
+    else torch's sum. Raises ConfigError where the system gives too few threads."""
 
     def __init__(self, threads: int) -> None:
-        native = choose().native
-        torch.set_num_threads(threads)
-        if native is not None:
-            native.set_threads(threads, None, 0)
-        self._read = streaming(native)
+        choice = choose()
+        backend_of(choice).use_threads(threads, ())
+        self._read = streaming(choice.native)
         self._read()
 
     def bytes_per_s(self) -> float:
