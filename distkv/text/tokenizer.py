@@ -13,6 +13,7 @@ import tokenizers
 import xxhash
 
 from distkv.errors import CheckpointError
+from distkv.git_lfs import refuse_pointer
 from distkv.text.detokenizer import (
     BYTE_TOKEN,
     ByteStream,
@@ -79,6 +80,7 @@ class Tokenizer:
                 raise CheckpointError(str(path), f"has {other} but no tokenizer.json; convert it with transformers")
             return cls(_backend(convert(path), path / other))
         try:
+            refuse_pointer(file)
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error

@@ -27,6 +27,7 @@ LEAVES = {
     "clock",
     "log",
     "events",
+    "git_lfs",
     "structured_output",
     "process_priority",
     "places",

@@ -80,6 +80,9 @@ def test_broken_files(path: Path) -> None:
     (path / "tokenizer.json").write_text(json.dumps({"model": None}))
     with pytest.raises(CheckpointError, match="is no tokenizer"):
         Tokenizer.from_dir(path)
+    (path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: is a pointer of Git LFS .*git lfs pull"):
+        Tokenizer.from_dir(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

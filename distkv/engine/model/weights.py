@@ -18,6 +18,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import CheckpointError
+from distkv.git_lfs import refuse_pointer
 from distkv.kernels.layer.linear import Linear, MakeLinear
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -25,7 +26,6 @@ SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 _STORED_DTYPES = (*SERVING_DTYPES.values(), torch.float64)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SAMPLES, _SAMPLE_BYTES = 4, 1 << 14
-_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,7 @@ class _Source:
 
     def _open(self, file: Path, stack: ExitStack) -> Any:
         try:
-            with file.open("rb") as stream:  # safetensors says of every file that it cannot open that it is not there
-                beginning = stream.read(len(_LFS_POINTER))
-            if beginning == _LFS_POINTER:
-                raise CheckpointError(str(file), "is a pointer of Git LFS to the file; run: git lfs pull")
+            refuse_pointer(file)  # first: safetensors says of every file that it cannot open that it is not there
             return stack.enter_context(safe_open(file, framework="pt", device=str(self.device)))
         except OSError as error:
             raise CheckpointError(str(file), f"cannot be read: {error.strerror or error}") from error
