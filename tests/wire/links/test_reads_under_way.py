@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
-from distkv.errors import LinkClosed, MalformedMessage
+from distkv.errors import LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.links.transports.inproc import InprocLink
+from distkv.wire.links.transports.mapped_read import MappedRead
+from distkv.wire.links.transports.one_sided.link import OneSidedLink
 from tests.wire.links.peers import ATTACHED, DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Pair, in_thread, serve
 
 
@@ -95,3 +99,34 @@ def test_the_owner_ends_under_reads(pair: Pair, transport: str) -> None:
     for read in reads:
         with pytest.raises(LinkClosed):
             read.wait(DEADLINE_S)
+
+
+class Held:
+    """What a caller has besides its destination."""
+
+
+def test_a_read_that_takes_too_long_keeps_nothing_of_who_waited(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that a variable of its own frame has stays, with all frames that it passed, until garbage is looked
+    for."""
+    if isinstance(pair.asking, InprocLink):
+        pytest.skip("it reads at once")
+    monkeypatch.setattr(MappedRead, "poll", lambda _read: False)
+    monkeypatch.setattr(OneSidedLink, "advance", lambda _link, _pending: False)
+
+    def is_late(held: Held) -> bool:
+        (into,) = targets(1, NUM_SLOTS)
+        try:
+            pair.asking.read_blocks(range(NUM_SLOTS), [into]).wait(-1.0)
+        except LinkTimeout:
+            return held is not None
+        return False
+
+    held = Held()
+    kept = weakref.ref(held)
+    gc.disable()
+    try:
+        assert is_late(held)
+        del held
+        assert kept() is None
+    finally:
+        gc.enable()

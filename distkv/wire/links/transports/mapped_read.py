@@ -45,9 +45,10 @@ class MappedRead:
         while not self.poll():
             if time.monotonic() > deadline:
                 self._copies.clear()
-                late = LinkTimeout(self._frames.peer, timeout_s)
-                self._frames.kill(str(late))
-                raise late
+                # No variable has the error that is raised: all frames that it passes would stay, with the destination,
+                # until garbage is looked for.
+                self._frames.kill(str(LinkTimeout(self._frames.peer, timeout_s)))
+                raise LinkTimeout(self._frames.peer, timeout_s)
 
 
 class CheckedMappedRead(MappedRead):

@@ -99,9 +99,9 @@ class OneSidedLink(StreamLink, Generic[PendingT]):
                     return
                 waited_s = time.monotonic() - started
                 if waited_s >= timeout_s:
-                    late = LinkTimeout(self.peer, timeout_s)
-                    self._end_reads(str(late))
-                    raise late
+                    # As a MappedRead, no variable has the error that is raised.
+                    self._end_reads(str(LinkTimeout(self.peer, timeout_s)))
+                    raise LinkTimeout(self.peer, timeout_s)
                 if not moved:
                     self._reader.rest(self._frames.fileno(), waited_s, timeout_s - waited_s)
 
