@@ -21,6 +21,8 @@
 
 namespace {
 
+thread_local volatile bool has_begun = false;
+
 constexpr auto AWAKE = std::chrono::microseconds(50);  // a step calls every few microseconds
 
 void relax() {
@@ -95,13 +97,15 @@ struct Job {
 
 class Pool {
   public:
-    // Throws what the system says when it gives no more threads or no memory for them; then there are none.
+    // Throws what the system says when it gives no more threads or no memory for them; then there are none. All have
+    // begun when it returns: what they need to begin with is not asked for later, when there may be no memory.
     void resize(int threads, const std::vector<int>& cores) {
         end_all();
         try {
             for (Job& job : jobs_) job.lanes = std::vector<Lane>(threads + 1);
             threads_.reserve(threads);
             for (int i = 0; i < threads; ++i) begin(i, cores);
+            while (begun_.load() < threads) std::this_thread::yield();
         } catch (const std::exception&) {
             end_all();
             throw;
@@ -141,7 +145,11 @@ class Pool {
 
   private:
     void begin(int index, const std::vector<int>& cores) {
-        threads_.emplace_back([this, index] { run(index + 1); });
+        threads_.emplace_back([this, index] {
+            has_begun = true;  // the first of this library's thread_locals brings all; without memory the process ends
+            begun_.fetch_add(1);
+            run(index + 1);
+        });
 #if defined(__linux__)
         if (!cores.empty()) {
             cpu_set_t set;
@@ -161,6 +169,7 @@ class Pool {
         for (auto& thread : threads_) thread.join();
         threads_.clear();
         stop_ = false;
+        begun_.store(0);
     }
 
     bool has_work() const { return jobs_[0].has_work() || jobs_[1].has_work(); }
@@ -187,6 +196,7 @@ class Pool {
     std::vector<std::thread> threads_;
     std::mutex sleep_;
     std::condition_variable wake_;
+    std::atomic<int> begun_{0};
     std::atomic<int> sleeping_{0};
     std::atomic<bool> stop_{false};
 };
@@ -226,8 +236,8 @@ int distkv_num_threads() { return pool().size() + 1; }
 
 // Compute with `threads` threads from now on, the caller's among them; nobody may be computing meanwhile. cores: where
 // they run, the first one being the caller's own, which is left to the caller; none: anywhere. Returns 0, or 1 when the
-// system does not give three times as many: then the caller computes alone. torch makes as many for each of two threads that
-// call it, later, and ends the process if it cannot.
+// system does not give three times as many: then the caller computes alone. torch makes as many for each of two threads
+// that call it, later, and ends the process if it cannot.
 extern "C" __attribute__((visibility("default"))) int distkv_set_threads(int threads, const int* cores, int num_cores) {
     try {
         const std::vector<int> others(cores + (num_cores > 0), cores + num_cores);
