@@ -40,6 +40,7 @@ class SourceThreads(Generic[Job]):
 
     def __init__(self, begin: Callable[[], Work[Job]]) -> None:
         self._begin = begin
+        self._idle_s = IDLE_S
         self._lock = threading.Lock()
         self._sources: dict[str, _Source[Job]] = {}
 
@@ -70,7 +71,7 @@ class SourceThreads(Generic[Job]):
         work, jobs = self._begin(), source.jobs
         while True:
             try:
-                work.put(jobs.get(timeout=IDLE_S))
+                work.put(jobs.get(timeout=self._idle_s))
             except queue.Empty:
                 with self._lock:
                     if jobs.empty():
