@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,18 @@ def test_one_while_a_program_loads_ends_it_without_a_traceback(program: str) -> 
         [sys.executable, "-c", LOADING, f"/usr/bin/{program}"], capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, and unshare")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_process_of_a_container_ends_while_it_loads(signum: signal.Signals) -> None:
+    """The system drops what such a process does not handle: `docker stop` was not heard before a daemon ran."""
+    within = ("unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c")
+    loading = LOADING.replace("signal.raise_signal(signal.SIGINT)", f"os.kill(os.getpid(), {signum:d})")
+    done = subprocess.run(
+        [*within, f"import os\n{loading}", "/usr/bin/distkv"], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signum, b"", b"")
 
 
 LOADING_A_COMMAND = """
