@@ -77,7 +77,7 @@ class MappedPools:
         """A link whose peer's pool is mapped, and was seen to hold what its owner wrote."""
         deadline = time.monotonic() + timeout_s
         if endpoint.host_key != host_key():
-            raise TransportUnusable("the peer is on another host, or belongs to another user or process namespace")
+            raise TransportUnusable("it is on another host, of another user or process namespace, or /proc hides it")
         offer = offered(endpoint, self.name, MappedPoolOffer)
         if offer is None:
             raise TransportUnusable("the peer's pool is not in memory that GPUs of this host map")

@@ -117,10 +117,13 @@ class ChecksummingPool(Protocol):
 
 @cache
 def host_key() -> str:
-    """Equal for two processes that can map each other's memory: same boot, process namespace and user. Read once: later
-    there may be no descriptor for it."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}/{os.getuid()}"
+    """Equal for two processes that can map each other's memory: same boot, process namespace and user. Where that
+    cannot be told, of this process alone. Read once: later there may be no descriptor for it."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}/{os.getuid()}"
+    except OSError:
+        return secrets.token_hex(16)
 
 
 class PoolMemory:

@@ -77,7 +77,7 @@ class ShmLink(StreamLink):
 def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> ShmLink:
     """A link that maps the peer's pool; see registry.CONNECT."""
     if endpoint.host_key != host_key():
-        raise TransportUnusable("the peer is on another host, or belongs to another user or process namespace")
+        raise TransportUnusable("it is on another host, of another user or process namespace, or /proc hides it")
     mappable = offered(endpoint, "shm", MappablePool)
     if mappable is None:
         raise TransportUnusable("the peer's pool cannot be mapped: it lies in the memory of a GPU")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -116,3 +117,15 @@ def test_views_of_slots_are_the_memory_itself(pool: PoolMemory) -> None:
         assert b"".join(views) == bytes(64) + b"c" * 64
     with pool.reading([]) as views:
         assert list(views) == []
+
+
+def test_a_process_is_alone_on_its_host_where_the_system_does_not_say_which_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ProcSubset=pid of systemd hides the boot id: an instance ended for it."""
+
+    def hidden(self: Path, **_: str) -> str:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert len({"", host_key.__wrapped__(), host_key.__wrapped__()}) == 3
