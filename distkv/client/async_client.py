@@ -73,6 +73,11 @@ class AsyncClient:
         """Whether `address` answered the last query; while it does not, members are those that were known."""
         return self._open().bootstrap_answers
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether the first instance joined seconds ago, so that others may not have joined yet."""
+        return self._open().is_settling
+
     async def stream(
         self,
         prompt: str | Sequence[int],

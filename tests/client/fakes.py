@@ -90,12 +90,13 @@ class FakeGManager(FakeServer):
 
     def __init__(self, members: list[Member], port: int = 0) -> None:
         self.members = members
+        self.settles_in_s = 0.0
         super().__init__("gmanager", port)
 
     def answers(self, route: bytes, body: Control) -> list[Any]:
         match body:
             case MembersQuery():
-                return [Members(version=1, members=tuple(self.members))]
+                return [Members(version=1, members=tuple(self.members), settles_in_s=self.settles_in_s)]
             case Locate(request_id=name, exclude=exclude):
                 for one in self.members:
                     if one.state == "ready" and one.instance_id not in exclude:

@@ -10,6 +10,7 @@ import pytest
 
 from distkv import AsyncClient, RequestRefused, SamplingParams
 from tests.checkpoints import TEXT, prompt_ids
+from tests.cluster.driving import eventually
 
 EIGHT = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
@@ -34,7 +35,12 @@ async def test_no_request_is_refused_that_another_instance_takes(start, checkpoi
         longest_one = {"prompt": prompt_ids(longest - 2, seed=9), "max_tokens": 2, "ignore_eos": True}
         answer = await http.post("/v1/completions", json=longest_one, timeout=60)
         assert answer.json()["usage"]["total_tokens"] == longest, answer.text
-        answer = await http.post("/v1/completions", json=longest_one | {"max_tokens": 3})
+
+        async def refused_for_good() -> httpx.Response | None:
+            found = await http.post("/v1/completions", json=longest_one | {"max_tokens": 3})
+            return found if found.status_code != 503 else None  # while others may join yet
+
+        answer = await eventually(refused_for_good, 30, "the member list settles")
         assert f"maximum context length is {longest} tokens" in answer.json()["error"]["message"]
         with pytest.raises(RequestRefused) as refused:
             await client.submit(prompt_ids(longest, seed=9), SamplingParams(max_tokens=1))

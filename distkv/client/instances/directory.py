@@ -57,6 +57,7 @@ class Directory:
         self._closed = False
         self._encoding = asyncio.Lock()
         self._rebuilt_at_s = 0.0
+        self._settled_at_s = 0.0
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
         self.loop = asyncio.get_running_loop()
@@ -69,6 +70,11 @@ class Directory:
     def bootstrap_answers(self) -> bool:
         """Whether the address that was given answered the last query."""
         return self._bootstrap_answers
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether others may join yet that were started together with those listed."""
+        return self.loop.time() < self._settled_at_s
 
     @property
     def closed(self) -> bool:
@@ -228,6 +234,8 @@ class Directory:
         if not cursor.take(message):
             return
         now_s = self.loop.time()
+        if address == self.address:
+            self._settled_at_s = now_s + message.settles_in_s
         if address == self.address and self._bootstrap_lost:
             self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
         known = self._members = self._members or {}

@@ -26,6 +26,8 @@ AHEAD_S = 0.02
 """So much of that average may be sent ahead, so that little things never wait."""
 MEMBERS_AT_ONCE = 25_000
 """Most members sent to who asks, in one event, beyond the first of them."""
+SETTLING_S = 10.0
+"""After the first instance so long others join that were started with it; they load their weights after that."""
 GREETINGS_AT_ONCE = 64
 """Most joiners greeted one by one in one event: each message is its own, and takes some 20 us to encode and send."""
 
@@ -43,6 +45,7 @@ class MemberFeed:
         self._next_broadcast = -math.inf
         self._paid_at = -math.inf
         self._flushed_at = -math.inf
+        self._settled_at: float | None = None
 
     def ask(self, route: bytes, query: MembersQuery) -> None:
         """Somebody wants the list, or what changed; asking again replaces the query."""
@@ -60,6 +63,9 @@ class MemberFeed:
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
         self._flushed_at = now
+        if self._settled_at is None and len(self.log):
+            self._settled_at = now + SETTLING_S
+        self.log.settles_in_s = SETTLING_S if self._settled_at is None else max(0.0, self._settled_at - now)
         sent: list[Broadcast] = []
         if not self._has_changes or now >= self._broadcast_at:
             self._tell_joined()

@@ -59,7 +59,8 @@ class Refusals:
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
             if self._blocks_for(wanted) <= lately_blocks:
-                return _come_again(submit.request_id, wanted, most, is_listed=state.members.is_listed)
+                is_listed = now >= state.members.listed_from
+                return _come_again(submit.request_id, wanted, most, is_listed=is_listed)
         else:
             reason = _beyond_vocabulary(event, settings.vocab_size)
             if not reason:
@@ -75,13 +76,13 @@ class Refusals:
     def lately_blocks(self, now: float) -> int:
         """The most that one request could have had within LATELY_S, also before this instance began, for those that
         died meanwhile are listed for so long; MAX_INT while peers load that may lend, for nobody knows how much, and
-        while no gManager has said who there is, which may take as long."""
+        while no gManager has said who there is, which may take as long, or others may not have joined yet."""
         state = self._state
         members = state.members
         if self._began_s is None:
             self._began_s = now
         seen = max(self._room.look(state.cluster_blocks(), now), state.settings.num_blocks + members.known_blocks)
-        is_unknown = not members.is_listed and now < self._began_s + LATELY_S
+        is_unknown = now < min(members.listed_from, self._began_s + LATELY_S)
         return MAX_INT if (members.num_loading or is_unknown) and state.shares_memory else seen
 
     def _blocks_for(self, num_tokens: int) -> int:
@@ -90,7 +91,7 @@ class Refusals:
 
 
 def _come_again(request_id: str, wanted: int, most: int, *, is_listed: bool) -> RequestEnded:
-    others = "others are starting, or gone and may come back" if is_listed else "no gManager has told of others yet"
+    others = "others are starting, or gone and may come back" if is_listed else "others may not have joined yet"
     reason = (
         f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
         f"give {most} now; {others}"

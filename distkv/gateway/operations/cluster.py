@@ -163,11 +163,12 @@ class Cluster:
     def longest_lately(self) -> int:
         """As `longest_request`, of the instances that are not known to be gone, for one that is late comes back; the
         most that it was a short while ago, also before this gateway began, for those that died may come back too, and
-        are listed for so long. MAX_INT while others load."""
+        are listed for so long. MAX_INT while others load, or may not have joined yet."""
         lately = self._look_at_live()
         if self._is_waiting:
             return lately
-        return MAX_INT if self._readiness.is_loading else max(lately, self._readiness.longest_of_listed)
+        is_growing = self._readiness.is_loading or self._client.is_settling
+        return MAX_INT if is_growing else max(lately, self._readiness.longest_of_listed)
 
     def _look_at_live(self) -> int:
         live = 0 if self._is_waiting else self._readiness.longest_of_live

@@ -23,13 +23,14 @@ _when, _what = itemgetter(0), itemgetter(1)
 
 
 class MemberLog:
-    """One sender's member list. version: of the newest change. policy: told with the list. Putting costs O(1), `since`
-    what it returns."""
+    """One sender's member list. version: of the newest change. policy, settles_in_s: told with the list. Putting costs
+    O(1), `since` what it returns."""
 
     def __init__(self, incarnation: int, policy: str = "contract") -> None:
         """incarnation: of the sender, > 0; versions of another one are not its own. policy: see `Members.policy`."""
         self.version = 0
         self.policy = policy
+        self.settles_in_s = 0.0
         self._incarnation = incarnation
         self._members: dict[str, tuple[int, Member]] = {}  # the least recently changed first
         self._gone: dict[str, int] = {}
@@ -76,7 +77,13 @@ class MemberLog:
 
     def newest(self) -> Members:
         """No list, only which version there is."""
-        return Members(version=self.version, incarnation=self._incarnation, base=self.version, policy=self.policy)
+        return Members(
+            version=self.version,
+            incarnation=self._incarnation,
+            base=self.version,
+            policy=self.policy,
+            settles_in_s=self.settles_in_s,
+        )
 
     def answer(self, query: MembersQuery) -> list[Members]:
         """What the asker needs to have this version, in order."""
@@ -114,6 +121,7 @@ class MemberLog:
                     more=not is_last,
                     newest=0 if is_last else self.version,
                     policy=self.policy,
+                    settles_in_s=self.settles_in_s,
                 )
             )
             base = newest

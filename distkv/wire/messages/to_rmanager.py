@@ -54,6 +54,8 @@ class Members(Message, frozen=True):
     more: bool = False  #: the rest follows in the next message
     newest: Count = 0  #: with `more`: the version that the last part brings
     policy: Word = "contract"  #: who may lend to whom, see `distkv-gmanager --policy`; unknown ones are as `contract`
+    #: for so long yet others may join that were started with those listed; 0 from instances and former versions
+    settles_in_s: Seconds = 0.0
 
 
 class JoinRefused(Message, frozen=True):

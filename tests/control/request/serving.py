@@ -47,7 +47,7 @@ class Serving:
     def __init__(self, num_blocks: int = 16, decoder: MakeDecoder = NoText, **settings: object) -> None:
         self.clock = ManualClock(10.0)
         self.state = make_state(num_blocks, (), **settings)
-        self.state.members.is_listed = True
+        self.state.members.listed_from = 0.0
         debts = DebtBook(self.state)
         holdings = Holdings(self.state, debts, Random(1))
         self.demand = Demand(self.state, holdings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
@@ -101,12 +102,12 @@ def test_what_others_may_have_room_for_may_come_again_until_a_gmanager_has_told_
     """An instance that began while the gManager was away refused for good what its cluster had room for."""
     serving = Serving(num_blocks=2)
     members, clock = serving.state.members, serving.clock
-    members.is_listed = False
+    members.listed_from = math.inf
     serving.requests.tick(clock.now())
     clock.advance(LATELY_S - 1)
     serving.submit("r", (1, 2), max_tokens=8)
     ended = serving.refusal()
-    assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8) and "no gManager" in ended.reason
+    assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8) and "not have joined" in ended.reason
     clock.advance(1.0)
     serving.submit("r", (1, 2), max_tokens=8)
     assert serving.refusal().kind == "refused", "it serves without one"

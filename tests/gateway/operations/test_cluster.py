@@ -216,3 +216,16 @@ async def test_who_is_gone_and_listed_may_come_back_also_to_a_gateway_that_began
         error_of(await gateway.complete(prompt=[1] * own, max_tokens=None), 503, None, "too_few_instances")
         assert (await gateway.complete(prompt=[1] * own, max_tokens=1)).status_code == 200, "the instance may refuse it"
         error_of(await gateway.complete(prompt=[1] * both, max_tokens=1), 400, None, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("settles_in_s", "status"), [(60.0, 503), (0.0, 400)])
+async def test_a_prompt_may_come_again_that_others_may_have_room_for_which_have_not_joined_yet(
+    checkpoint: Path, settles_in_s: float, status: int
+) -> None:
+    fakes = FakeCluster(speak)
+    fakes.gmanager.settles_in_s = settles_in_s
+    async with started(checkpoint, fakes=fakes) as gateway:
+        own = fakes.gmanager.members[0].total_blocks * 16 + 1
+        code = "too_few_instances" if status == 503 else "context_length_exceeded"
+        error_of(await gateway.complete(prompt=[1] * own, max_tokens=None), status, None, code)
+        assert (await gateway.complete(max_tokens=1)).status_code == 200, "what fits is served at once"

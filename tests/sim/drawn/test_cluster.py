@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from distkv.control.cluster.member_feed import SETTLING_S
 from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.sim.drawn.fake_worker import VOCAB, expected_output, logprobs_at
 from distkv.wire.messages import to_rmanager as tr
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 
@@ -44,10 +46,26 @@ def test_uneven_pools_serve_95_percent_of_their_sum(owner: str) -> None:
 
 def test_what_can_never_fit_is_refused_in_numbers() -> None:
     cluster = SimCluster([16, 16])
+    cluster.run(SETTLING_S)
     cluster.submit("i0", "r", prompt(200), 8)
     ended = cluster.outcomes["r"].ended
     assert ended is not None and ended.kind == "refused"
     assert (ended.needed_tokens, ended.pool_tokens) == (208, (16 + 15) * BLOCK)
+
+
+def test_what_fits_once_all_have_joined_may_come_again() -> None:
+    """The first of two that were started together refused it for good, a moment before the other joined."""
+    cluster = SimCluster([16])
+    cluster.submit("i0", "large", prompt(100), 8)
+    cluster.submit("i0", "small", prompt(30), 8)
+    ended = cluster.outcomes["large"].ended
+    assert ended is not None and ended.retryable and (ended.needed_tokens, ended.pool_tokens) == (108, 64)
+    cluster.start("i1", 16)
+    cluster.run(1.0)
+    cluster.submit("i0", "again", prompt(100), 8)
+    cluster.finish()
+    check(cluster, "again", prompt(100), 8)
+    check(cluster, "small", prompt(30), 8)
 
 
 def test_what_is_over_the_limit_on_length_is_refused_in_numbers_too() -> None:
@@ -82,7 +100,7 @@ def test_two_lend_to_each_other() -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", rest_is_slow(range(8), 4))
 def test_creditor_killed_mid_decode(seed: int) -> None:
     cluster = SimCluster([32, 32, 32, 32], seed)
     cluster.submit("i0", "r", prompt(75 * BLOCK), 40)
@@ -193,7 +211,7 @@ def test_a_drain_hands_back_what_waits_and_finishes_what_runs(seed: int) -> None
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_is_slow(range(6), 2))
 def test_many_mixed_requests(seed: int) -> None:
     cluster = SimCluster([32, 32, 32], seed)
     random = Random(seed)

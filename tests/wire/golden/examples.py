@@ -125,6 +125,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             more=True,
             newest=12,
             policy="none",
+            settles_in_s=4.5,
         ),
     ),
     "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model", is_taken=True)),

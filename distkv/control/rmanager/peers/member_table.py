@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, MutableMapping
+from math import inf
 
 from distkv.wire.messages.common import Member
 
-GONE = float("-inf")
+GONE = -inf
 
 
 class Suspects(MutableMapping[str, float]):
@@ -43,12 +44,12 @@ class MemberTable(MutableMapping[str, Member]):
 
     lendable_blocks: what all live peers may lend together; known_blocks: what all could that are listed, the dead too;
     num_loading: peers that still load, so that nobody knows what they will have; near_blocks: those on the host of this
-    instance that may be asked. is_listed: a gManager has named all there are.
+    instance that may be asked. listed_from: from then on all there are have been named by a gManager.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
-        self.is_listed = False
+        self.listed_from = inf
         self.lendable_blocks = self.known_blocks = self.num_loading = self.near_blocks = 0
         self._host_key = ""
         self._near: dict[str, int] = {}  # lendable rBlocks of those on this host that may be asked for any

@@ -89,7 +89,8 @@ class PeerBook:
             self._told.update(member.instance_id for member in message.members if self._is_known(member))
         named = self.cursor.take_whole(message)
         if named is not None:
-            self._state.members.is_listed = True
+            table = self._state.members
+            table.listed_from = min(table.listed_from, now + message.settles_in_s)
         unnamed = () if named is None else sorted(self._state.members.keys() - named)
         for instance_id in (*message.gone, *unnamed):
             self._is_not_listed(instance_id)

@@ -10,6 +10,7 @@ from distkv.control.cluster.member_feed import (
     GREETINGS_AT_ONCE,
     MEMBERS_AT_ONCE,
     MEMBERS_PER_S,
+    SETTLING_S,
     MemberFeed,
 )
 from distkv.control.commands import Broadcast
@@ -208,3 +209,16 @@ def test_instances_that_join_at_once_are_sent_each_member_hardly_more_than_once(
     assert all(len(known) == count for known in newcomers.known.values())
     assert newcomers.sent <= 1.2 * count**2
     assert ended_s <= 0.5 + 1.2 * count**2 / MEMBERS_PER_S, "and nobody waits for more than that"
+
+
+def test_a_list_settles_some_time_after_the_first_has_joined() -> None:
+    """Not after the gManager began, which may have waited for minutes: they are started together."""
+    feed = MemberFeed(1)
+    feed.ask(b"gateway", MembersQuery())
+    assert [one.body.settles_in_s for one in flush(feed, 10.0, ())] == [SETTLING_S]
+    feed.log.put(make_member("i0"))
+    assert [one.body.settles_in_s for one in flush(feed, 100.0)] == [SETTLING_S]
+    feed.log.put(make_member("i1"))
+    assert [one.body.settles_in_s for one in flush(feed, 104.0)] == [SETTLING_S - 4.0]
+    feed.log.put(make_member("i2"))
+    assert [one.body.settles_in_s for one in flush(feed, 100.0 + SETTLING_S)] == [0.0]

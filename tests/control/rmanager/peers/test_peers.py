@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
@@ -339,6 +341,14 @@ def test_what_another_gmanager_takes_back_in_time_never_counted(state: RManagerS
 def test_all_are_known_once_a_whole_list_has_come(state: RManagerState, peers: PeerBook) -> None:
     members = state.members
     peers.take(Members(version=0, base=0, incarnation=6, members=(make_member("me", 7),), more=True, newest=2), 10.0)
-    assert not members.is_listed, "the greeting of a large cluster names only who joined"
+    assert members.listed_from == math.inf, "the greeting of a large cluster names only who joined"
     peers.take(Members(version=2, base=0, incarnation=6, members=(make_member("p"),), newest=2), 10.0)
-    assert members.is_listed and set(members) >= {"p"}
+    assert members.listed_from == 10.0 and set(members) >= {"p"}
+
+
+def test_others_may_join_yet_where_the_first_did_a_moment_ago(state: RManagerState, peers: PeerBook) -> None:
+    peers.take(Members(version=1, incarnation=6, members=(make_member("p"),), settles_in_s=4.0), 10.0)
+    peers.take(Members(version=2, incarnation=6, base=1, members=(make_member("q"),), settles_in_s=3.0), 11.0)
+    assert state.members.listed_from == 14.0
+    peers.take(Members(version=1, incarnation=9, members=(make_member("p"),), settles_in_s=10.0), 50.0)
+    assert state.members.listed_from == 14.0, "who there is, the gManager before has said"
