@@ -54,13 +54,13 @@ class Reached(msgspec.Struct, frozen=True):
     per_token_s: float
 
 
-def reach(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
+def reach(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
     """Play a trace while its requests arrive: what is left then would only show how long the last ones take."""
     window_s = trace[-1].arrival_s
     return _reached(simulate(trace, replace(spec, most_s=window_s)).outcomes, window_s)
 
 
-def reach_by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
+def reach_by_vllm(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
     """The same on instances that batch by vLLM's rules and share nothing; on one instance over all GPUs for the policy
     `single`. Of the ways in `by_vllm`, the one that generates most."""
     window_s = trace[-1].arrival_s

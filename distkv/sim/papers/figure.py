@@ -82,6 +82,10 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         """Whether ours lies outside what is printed."""
         return self.lies in ("below", "above")
 
+    def explained(self, note: str) -> Ratio:
+        """The same with this note, if it differs."""
+        return msgspec.structs.replace(self, note=note if self.differs else "")
+
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """name: of the paper and the figure, as 001-9. effort: with which it was made; empty until it is known. notes:
@@ -111,6 +115,11 @@ class PlayedTrace(msgspec.Struct, frozen=True):
 
 Maker = Callable[[Effort, Say], Figure]
 TraceMaker = Callable[[Effort, Say, Sequence[PlayedTrace]], Figure]
+
+
+def within(say: Say, title: str, place: int, places: int) -> Say:
+    """For a part of a figure, so many of which there are."""
+    return lambda what, share: say(f"{title}, {what}", (place + share) / places)
 
 
 def rounded(value: float) -> float:

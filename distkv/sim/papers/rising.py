@@ -9,8 +9,8 @@ import msgspec
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.papers.clusters import Reached
-from distkv.sim.papers.draws import interval, paired
-from distkv.sim.papers.figure import Ratio, Say, Series, rounded
+from distkv.sim.papers.draws import mean_ratio, paired
+from distkv.sim.papers.figure import Ratio, Say, Series
 from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest
 
@@ -58,13 +58,7 @@ def rise(
 
 def most_ratio(what: str, theirs: tuple[float, float] | str, ours: Rising, other: Rising) -> Ratio:
     """The most of one, times the most of the other, draw by draw."""
-    ratios = paired(ours.most, other.most)
-    return Ratio(
-        what=what,
-        theirs=theirs,
-        ours=rounded(statistics.fmean(ratios)),
-        ours_draws=interval(ratios) if len(ratios) > 1 else None,
-    )
+    return mean_ratio(what, theirs, paired(ours.most, other.most))
 
 
 def offered_s(trace: Sequence[TraceRequest], spec: SimSpec) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 from msgspec.structs import replace
 
 from distkv.sim.papers.figure import rounded
 from distkv.sim.profiles.hardware import Gpu
 from distkv.sim.profiles.sensitivity import PARTS, scaled
+from distkv.sim.spec import SimSpec
 from distkv.wire.messages.profile import Profile
 
 FACTORS = (0.8, 1.2)
@@ -34,9 +36,15 @@ def gpus_around(gpu: Gpu) -> Iterator[Gpu]:
 
 def profiles_around(profile: Profile) -> Iterator[Profile]:
     """Each part of a profile, slower or faster."""
-    for factor in FACTORS:
-        for part in PARTS:
-            yield scaled(profile, factor, (part,))
+    for factor, part in product(FACTORS, PARTS):
+        yield scaled(profile, factor, (part,))
+
+
+def specs_around(spec: SimSpec) -> Iterator[SimSpec]:
+    """Each part of what its instances compute by, and of what the one in place of all does, slower or faster."""
+    assert spec.single is not None
+    for profile, of_single in zip(profiles_around(spec.profile), profiles_around(spec.single.profile), strict=True):
+        yield replace(spec, profile=profile, single=replace(spec.single, profile=of_single))
 
 
 def gpu_range(ratio: Callable[[Gpu], float], gpu: Gpu) -> tuple[float, float]:

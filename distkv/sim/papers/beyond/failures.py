@@ -11,8 +11,8 @@ from distkv.sim.alone import alone
 from distkv.sim.datasets.draw import dataset
 from distkv.sim.outcome import Unloaded
 from distkv.sim.papers.clusters import cluster
-from distkv.sim.papers.draws import interval
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
+from distkv.sim.papers.draws import mean_ratio
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
 from distkv.sim.run import SimResult, simulate
 from distkv.sim.spec import Kill, Restart, SimPolicyName
 
@@ -49,17 +49,13 @@ def figure_failures(effort: Effort, say: Say) -> Figure:
         series.append(Series.of(policy, [(one, statistics.fmean(rarer(kept, one / played_hours))) for one in hours]))
         stated = rarer(kept, hours[-1] / played_hours)
         ratios += [
-            Ratio(
-                what=f"{policy}, one failure an hour of 32 instances: goodput, times that without",
-                theirs=f"at least {GOAL:g}",
-                ours=rounded(statistics.fmean(stated)),
-                ours_draws=interval(stated),
+            mean_ratio(
+                f"{policy}, one failure an hour of 32 instances: goodput, times that without",
+                f"at least {GOAL:g}",
+                stated,
             ),
-            Ratio(
-                what=f"{policy}, one failure in {played_hours:.2g} hours of an instance, as played: the same",
-                theirs="-",
-                ours=rounded(statistics.fmean(kept)),
-                ours_draws=interval(kept),
+            mean_ratio(
+                f"{policy}, one failure in {played_hours:.2g} hours of an instance, as played: the same", "-", kept
             ),
         ]
     return Figure(

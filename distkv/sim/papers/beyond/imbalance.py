@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from distkv.sim.datasets.draw import dataset
 from distkv.sim.papers.clusters import cluster
-from distkv.sim.papers.draws import interval, paired
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
+from distkv.sim.papers.draws import mean_ratio, paired
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
 from distkv.sim.run import SimResult, simulate
 from distkv.sim.spec import SimPolicyName
 
@@ -104,13 +105,8 @@ def _ratios(policy: SimPolicyName, rate: float, many: Sequence[Found], none: Seq
         ratios = paired(_each(many, field), base)
         mean = statistics.fmean(ratios)
         is_met = mean <= goal if way == "at most" else mean >= goal
-        yield Ratio(
-            what=f"{policy}, {rate:g}/s: {what}, times that of none",
-            theirs=f"{way} {goal:g}",
-            ours=rounded(mean),
-            ours_draws=interval(ratios),
-            note="" if is_met else NOTES[policy],
-        )
+        found = mean_ratio(f"{policy}, {rate:g}/s: {what}, times that of none", f"{way} {goal:g}", ratios)
+        yield replace(found, note="" if is_met else NOTES[policy])
 
 
 def _each(many: Sequence[Found], field: str) -> list[float]:

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from msgspec.structs import replace
-
 from distkv.sim.baselines.throughput import largest_batch, separate_tokens_per_s
 from distkv.sim.outcome import Outcome
 from distkv.sim.papers.distkv_llm.setups import SETUPS, Setup
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
-from distkv.sim.papers.sensitivity import FACTORS
-from distkv.sim.profiles.sensitivity import PARTS, scaled
+from distkv.sim.papers.sensitivity import specs_around
 from distkv.sim.run import simulate
 from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest
@@ -214,11 +211,5 @@ def longer_s(spec: SimSpec, stages: int, tokens: int) -> float:
 
 def _range(spec: SimSpec, stages: int, tokens: int) -> tuple[float, float]:
     """On hardware around the one that is assumed, the same for both."""
-    found = [over_single(spec, stages, tokens)]
-    assert spec.single is not None
-    for factor in FACTORS:
-        for part in PARTS:
-            single = replace(spec.single, profile=scaled(spec.single.profile, factor, (part,)))
-            around = replace(spec, profile=scaled(spec.profile, factor, (part,)), single=single)
-            found.append(over_single(around, stages, tokens))
+    found = [over_single(one, stages, tokens) for one in (spec, *specs_around(spec))]
     return rounded(min(found)), rounded(max(found))

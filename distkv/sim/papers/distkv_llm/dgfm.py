@@ -7,7 +7,6 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from distkv.sim.datasets.draw import dataset
-from distkv.sim.papers.clusters import SETTINGS
 from distkv.sim.papers.distkv_llm.setups import SETUPS, dataset_of
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
 from distkv.sim.papers.rising import offered_s
@@ -29,7 +28,7 @@ def figure_10(effort: Effort, say: Say) -> Figure:
     row, load = effort.pick((0, 0.25), (SETUP, LOAD))
     setup, name = SETUPS[row], dataset_of(row, effort.pick(0, SHARE))
     count = effort.pick(4, REQUESTS)
-    spec = replace(setup.spec(), settings=SETTINGS)
+    spec = setup.spec()
     request_s = offered_s(dataset(name, count=count), spec) / count
     trace = dataset(name, count=count, per_s=load / request_s)
     spec = replace(spec, most_s=trace[-1].arrival_s)

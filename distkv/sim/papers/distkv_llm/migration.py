@@ -6,16 +6,13 @@ is started, which gets the model from object storage, computes what there is aga
 
 from __future__ import annotations
 
-from itertools import product
-
 from msgspec.structs import replace
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.papers.distkv_llm.setups import SETUPS
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
-from distkv.sim.papers.sensitivity import FACTORS
+from distkv.sim.papers.sensitivity import FACTORS, specs_around
 from distkv.sim.profiles.roofline import CHUNK_TOKENS
-from distkv.sim.profiles.sensitivity import PARTS, scaled
 from distkv.sim.profiles.shapes import SHAPES
 from distkv.sim.run import simulate
 from distkv.sim.spec import SimSpec
@@ -151,10 +148,7 @@ def _prefill_s(model: PerformanceModel, tokens: int) -> float:
 def _range(spec: SimSpec, prompt: int, output: int) -> tuple[float, float]:
     """On hardware around the one that is assumed, storage and start included."""
     found = list[float]()
-    assert spec.single is not None
-    for factor, part in ((1.0, "step"), *product(FACTORS, PARTS)):
-        single = replace(spec.single, profile=scaled(spec.single.profile, factor, (part,)))
-        around = replace(spec, profile=scaled(spec.profile, factor, (part,)), single=single)
+    for around in (spec, *specs_around(spec)):
         took_s = pooled_s(around, prompt, output)
         alone_s = computing_s(around, prompt, output)
         found += [(alone_s + times * migration_s(around)) / took_s for times in FACTORS]

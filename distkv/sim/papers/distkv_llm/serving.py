@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from distkv.sim.datasets.draw import REQUESTS as ALL
 from distkv.sim.datasets.draw import dataset
-from distkv.sim.papers.clusters import SETTINGS, reach, reach_by_vllm
+from distkv.sim.papers.clusters import reach, reach_by_vllm
 from distkv.sim.papers.distkv_llm.setups import SETUPS, SHARES, dataset_of
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, rounded
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, rounded, within
 from distkv.sim.papers.rising import System, Traces, most_ratio, offered_s, rise
-from distkv.sim.papers.sensitivity import FACTORS
-from distkv.sim.profiles.sensitivity import PARTS, scaled
+from distkv.sim.papers.sensitivity import specs_around
 from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest
 
@@ -39,11 +38,12 @@ def figure_8(effort: Effort, say: Say) -> Figure:
     panels, ratios = list[Panel](), list[Ratio]()
     for place, (row, share) in enumerate(cases):
         setup, name = SETUPS[row], dataset_of(row, share)
-        spec = replace(setup.spec(), settings=SETTINGS)
+        spec = setup.spec()
         request_s = offered_s(dataset(name), spec) / ALL
-        within = partial(_within, say, name, place, len(cases))
         traces = partial(_trace, name, count * request_s)
-        found = rise(systems(spec), [load / request_s for load in loads], draws, traces, within)
+        found = rise(
+            systems(spec), [load / request_s for load in loads], draws, traces, within(say, name, place, len(cases))
+        )
         title = f"{setup.title}, {SHARES[share]} % long"
         panels.append(
             Panel(title=title, series=tuple(one.latency_by_throughput(label) for label, one in found.items()))
@@ -87,9 +87,9 @@ def systems(spec: SimSpec) -> dict[str, System]:
     """By label."""
     single = replace(spec, policy="single")
     return {
-        SINGLE: lambda trace: reach_by_vllm(trace, single),
-        OURS: lambda trace: reach(trace, spec),
-        OUR_RULES: lambda trace: reach(trace, single),
+        SINGLE: partial(reach_by_vllm, single),
+        OURS: partial(reach, spec),
+        OUR_RULES: partial(reach, single),
     }
 
 
@@ -97,26 +97,17 @@ def _trace(name: str, window_s: float, rate_per_s: float, seed: int) -> list[Tra
     return dataset(name, per_s=rate_per_s, count=max(2, round(rate_per_s * window_s)), seed=seed)
 
 
-def _within(say: Say, name: str, place: int, places: int, what: str, share: float) -> None:
-    say(f"{name}, {what}", (place + share) / places)
-
-
 def _range(spec: SimSpec, traces: Traces, rate_per_s: float, ours: float) -> tuple[float, float]:
     """What the ratio becomes on hardware around the one that is assumed, the same for both: by how many times the first
     draw's changes."""
     trace = traces(rate_per_s, 0)
-    base, found = _over_single(spec, trace), [ours]
-    assert spec.single is not None
-    for factor in FACTORS:
-        for part in PARTS:
-            single = replace(spec.single, profile=scaled(spec.single.profile, factor, (part,)))
-            around = replace(spec, profile=scaled(spec.profile, factor, (part,)), single=single)
-            found.append(ours * _over_single(around, trace) / base)
+    base = _over_single(spec, trace)
+    found = [ours, *(ours * _over_single(around, trace) / base for around in specs_around(spec))]
     return rounded(min(found)), rounded(max(found))
 
 
 def _over_single(spec: SimSpec, trace: Sequence[TraceRequest]) -> float:
-    return reach(trace, spec).tokens_per_s / reach_by_vllm(trace, replace(spec, policy="single")).tokens_per_s
+    return reach(spec, trace).tokens_per_s / reach_by_vllm(replace(spec, policy="single"), trace).tokens_per_s
 
 
 def _note(ratio: Ratio, by_rules: Ratio) -> str:

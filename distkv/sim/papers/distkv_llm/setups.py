@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from distkv.sim.baselines.single import SingleInstance, single_of
+from distkv.sim.baselines.single import single_of
+from distkv.sim.papers.clusters import cluster
 from distkv.sim.profiles import built_in as named
 from distkv.sim.profiles.hardware import NetworkName
 from distkv.sim.spec import SimSpec
 
 NETWORK: NetworkName = "infiniband"
 """Between hosts: §5 has RDMA, without a rate."""
-MAX_NUM_SEQS = 256
-"""vLLM's default then; the largest batches of 1k tokens do not fit into ours."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -34,20 +34,9 @@ class Setup(msgspec.Struct, frozen=True):
         return self.instances * named.instance(self.profile).gpus
 
     def spec(self) -> SimSpec:
-        """DistKV-LLM."""
-        return SimSpec(
-            instances=self.instances,
-            kv_tokens=named.kv_tokens(self.profile),
-            profile=named.built_in(self.profile, network=NETWORK),
-            single=self.single(),
-            settings={"max_num_seqs": MAX_NUM_SEQS},
-            instances_per_host=named.instances_per_host(self.profile),
-            network_shared=named.network_shared(self.profile, network=NETWORK),
-        )
-
-    def single(self) -> SingleInstance:
-        """vLLM-v2: one instance over all GPUs."""
-        return single_of(self.profile, self.instances, network=NETWORK)
+        """DistKV-LLM, and vLLM-v2: one instance over all GPUs."""
+        single = single_of(self.profile, self.instances, network=NETWORK)
+        return replace(cluster(self.profile, self.instances, "contract", network=NETWORK), single=single)
 
 
 SETUPS = (

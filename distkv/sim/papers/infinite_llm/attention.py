@@ -69,7 +69,7 @@ def _ratio(name: str, other: Attention, tokens: int, theirs: tuple[float, float]
         ours=rounded(times(A100)),
         ours_range=gpu_range(times, A100),
     )
-    return replace(found, note=note) if found.differs else found
+    return found.explained(note)
 
 
 def _times(other: Attention, gpu: Gpu, *, tokens: int) -> float:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from distkv.sim.baselines.single import SingleInstance, single_of
+from distkv.sim.baselines.single import single_of
 from distkv.sim.baselines.throughput import largest_batch, separate_tokens_per_s
 from distkv.sim.papers.beyond.context import longest_tokens
 from distkv.sim.papers.clusters import cluster
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
 from distkv.sim.papers.infinite_llm.engines import ClosedLoop, Decodes
-from distkv.sim.papers.sensitivity import FACTORS
-from distkv.sim.profiles.sensitivity import PARTS, Part, scaled
+from distkv.sim.papers.sensitivity import specs_around
 from distkv.sim.spec import SimSpec
 
 SHORT_TOKENS = 1000
@@ -39,10 +38,8 @@ class Setup(msgspec.Struct, frozen=True):
         return f"{self.instances} x {self.profile.removeprefix('a100-')}"
 
     def spec(self) -> SimSpec:
-        return cluster(self.profile, self.instances, "contract")
-
-    def single(self) -> SingleInstance:
-        return single_of(self.profile, self.instances)
+        single = single_of(self.profile, self.instances)
+        return replace(cluster(self.profile, self.instances, "contract"), single=single)
 
 
 SETUPS = (
@@ -61,7 +58,7 @@ def figure_9(effort: Effort, say: Say) -> Figure:
     panels, ratios = list[Panel](), list[Ratio]()
     for index, setup in enumerate(setups):
         say(setup.title, index / len(setups))
-        spec, single = setup.spec(), setup.single()
+        spec = setup.spec()
         longest = longest_tokens(spec)
         lengths = (SHORT_TOKENS, round(BEYOND * spec.kv_tokens), longest)
         multi = separate_tokens_per_s(spec.profile, spec.kv_tokens, SHORT_TOKENS, spec.instances)
@@ -71,14 +68,14 @@ def figure_9(effort: Effort, say: Say) -> Figure:
                 title=setup.title,
                 series=(
                     Series.of("vLLM-multi", [(SHORT_TOKENS, multi)]),
-                    Series.of("vLLM-single", [(tokens, _single(single, tokens)) for tokens in lengths]),
+                    Series.of("vLLM-single", [(tokens, _single(spec, tokens)) for tokens in lengths]),
                     Series.of("Infinite-LLM", ours),
                 ),
                 x_log=True,
                 y_log=True,
             )
         )
-        ratios += _ratios(setup, longest / longest_tokens(replace(spec, instances=1)), ours[0][1] / multi)
+        ratios += _ratios(setup.title, spec, longest / longest_tokens(replace(spec, instances=1)), ours[0][1] / multi)
     return Figure(
         name="001-9",
         title="Throughput of the largest batch by context length",
@@ -125,36 +122,29 @@ def placed(spec: SimSpec, tokens: int) -> list[list[Decodes]]:
     return [*placed, *([] for _ in free)]
 
 
-def _single(single: SingleInstance, tokens: int) -> float:
-    return separate_tokens_per_s(single.profile, single.kv_tokens, tokens)
+def _single(spec: SimSpec, tokens: int) -> float:
+    assert spec.single is not None
+    return separate_tokens_per_s(spec.single.profile, spec.single.kv_tokens, tokens)
 
 
-def _ratios(setup: Setup, context: float, multi: float) -> tuple[Ratio, ...]:
-    around = [_over_single(setup, factor, part) for factor in FACTORS for part in PARTS]
-    ours = _over_single(setup, 1.0, PARTS[0])
-    found = (
+def _ratios(title: str, spec: SimSpec, context: float, multi: float) -> tuple[Ratio, ...]:
+    ours = _over_single(spec)
+    around = [ours, *map(_over_single, specs_around(spec))]
+    return (
         Ratio(
-            what=f"{setup.title}: longest context, times vLLM-multi's",
-            theirs=CONTEXT_BAND,
-            ours=rounded(context),
-            note=PAIR_NOTE if context < 2 else CONTEXT_NOTE,
-        ),
+            what=f"{title}: longest context, times vLLM-multi's", theirs=CONTEXT_BAND, ours=rounded(context)
+        ).explained(PAIR_NOTE if context < 2 else CONTEXT_NOTE),
         Ratio(
-            what=f"{setup.title}: tokens/s at 1k, times vLLM-single's",
+            what=f"{title}: tokens/s at 1k, times vLLM-single's",
             theirs=SINGLE_BAND,
             ours=rounded(ours),
-            ours_range=(rounded(min(ours, *around)), rounded(max(ours, *around))),
-            note=SINGLE_NOTE if ours < SINGLE_BAND[0] else HOP_NOTE,
-        ),
-        Ratio(what=f"{setup.title}: tokens/s at 1k, times vLLM-multi's", theirs="comparable", ours=rounded(multi)),
+            ours_range=(rounded(min(around)), rounded(max(around))),
+        ).explained(SINGLE_NOTE if ours < SINGLE_BAND[0] else HOP_NOTE),
+        Ratio(what=f"{title}: tokens/s at 1k, times vLLM-multi's", theirs="comparable", ours=rounded(multi)),
     )
-    return tuple(one if one.differs else replace(one, note="") for one in found)
 
 
-def _over_single(setup: Setup, factor: float, part: Part) -> float:
-    """At 1k, where no instance lends, on hardware of which one part takes so many times as long."""
-    spec, single = setup.spec(), setup.single()
-    profile = scaled(spec.profile, factor, (part,))
-    single = replace(single, profile=scaled(single.profile, factor, (part,)))
-    multi = separate_tokens_per_s(profile, spec.kv_tokens, SHORT_TOKENS, spec.instances)
-    return multi / _single(single, SHORT_TOKENS)
+def _over_single(spec: SimSpec) -> float:
+    """At 1k, where no instance lends."""
+    multi = separate_tokens_per_s(spec.profile, spec.kv_tokens, SHORT_TOKENS, spec.instances)
+    return multi / _single(spec, SHORT_TOKENS)

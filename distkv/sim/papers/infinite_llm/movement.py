@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec.structs import replace
-
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
 from distkv.sim.papers.infinite_llm.engines import ClosedLoop, Decodes, Moves
 from distkv.sim.papers.sensitivity import profile_range
@@ -49,7 +47,7 @@ def figure_12(effort: Effort, say: Say) -> Figure:
                 ours=rounded(loss(profile)),
                 ours_range=profile_range(loss, profile),
             )
-            ratios.append(replace(found, note=NOTE) if found.differs else found)
+            ratios.append(found.explained(NOTE))
     return Figure(
         name="001-12",
         title="What an instance generates while keys and values leave it, LLaMA2-7B on A100",

@@ -150,7 +150,7 @@ def _gain_ratio(pair: Pair, moves: list[int], for_s: float) -> Ratio:
         ours=rounded(gain(pair.profile)),
         ours_range=profile_range(gain, pair.profile),
     )
-    return replace(found, note=GAIN_NOTE) if found.differs else found
+    return found.explained(GAIN_NOTE)
 
 
 def _gain(profile: Profile, *, pair: Pair, moves: list[int], for_s: float) -> float:

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from distkv.sim.datasets.draw import REQUESTS as ALL
 from distkv.sim.datasets.draw import dataset
-from distkv.sim.papers.clusters import Reached, cluster, reach, reach_by_vllm
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
+from distkv.sim.papers.clusters import cluster, reach, reach_by_vllm
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, within
 from distkv.sim.papers.infinite_llm.context import SETUPS as LONG_SETUPS
 from distkv.sim.papers.rising import Rising, System, most_ratio, offered_s, rise
 from distkv.sim.profiles import built_in as named
-from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest
 
 OURS, VLLM_MULTI, VLLM_SINGLE = "Infinite-LLM", "vLLM-multi", "vLLM-single"
@@ -168,9 +167,9 @@ def _figure(
     """labels: ours, the other, and one that says where the difference comes from."""
     panels, ratios = list[Panel](), list[Ratio]()
     for index, setup in enumerate(setups):
-        within = partial(_within, say, setup.title, index, len(setups))
         systems = {label: _systems(setup)[label] for label in labels}
-        found = rise(systems, setup.rates_per_s, setup.draws, setup.requests, within)
+        heard = within(say, setup.title, index, len(setups))
+        found = rise(systems, setup.rates_per_s, setup.draws, setup.requests, heard)
         panels += [
             Panel(title=setup.title, series=_series(found, "tokens_per_s")),
             Panel(title=setup.title, series=_series(found, "per_token_s"), y_label="latency, s per token"),
@@ -202,24 +201,12 @@ def _systems(setup: Setup) -> Mapping[str, System]:
     apart = replace(ours, policy="none")
     single = cluster(setup.profile, setup.instances, "single")
     return {
-        OURS: partial(_reach, ours),
-        VLLM_MULTI: partial(_reach_by_vllm, apart),
-        NOT_LENT: partial(_reach, apart),
-        VLLM_SINGLE: partial(_reach_by_vllm, single),
-        OUR_RULES: partial(_reach, single),
+        OURS: partial(reach, ours),
+        VLLM_MULTI: partial(reach_by_vllm, apart),
+        NOT_LENT: partial(reach, apart),
+        VLLM_SINGLE: partial(reach_by_vllm, single),
+        OUR_RULES: partial(reach, single),
     }
-
-
-def _reach(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
-    return reach(trace, spec)
-
-
-def _reach_by_vllm(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
-    return reach_by_vllm(trace, spec)
-
-
-def _within(say: Say, title: str, place: int, places: int, what: str, share: float) -> None:
-    say(f"{title}, {what}", (place + share) / places)
 
 
 def _series(found: Mapping[str, Rising], field: str) -> tuple[Series, ...]:

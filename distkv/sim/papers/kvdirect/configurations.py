@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from distkv.sim.baselines.disaggregated.pulling import Pulling
-from distkv.sim.papers.draws import interval
+from distkv.sim.papers.draws import mean_ratio
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
 from distkv.sim.papers.kvdirect.stages import Stages, divided, mean
 from distkv.sim.trace import TraceRequest
@@ -113,11 +113,8 @@ def _ratios(found: Mapping[Workload, Found], prompts: Sequence[int], outputs: Se
             before_ms, after_ms = TOKEN_MS[prompt]
             theirs = rounded(after_ms / before_ms)
             tokens = _by_draw(longest, more_decode, one, "between_s")
-            ratios.append(
-                _ratio(
-                    f"{prompt}-{outputs[-1]}: time between tokens with 1P3D, times 1P1D's", theirs, tokens, STEP_NOTE
-                )
-            )
+            what = f"{prompt}-{outputs[-1]}: time between tokens with 1P3D, times 1P1D's"
+            ratios.append(_ratio(what, theirs, tokens, STEP_NOTE))
         shorter = [100 * (1 - ratio) for ratio in _by_draw(longest, more_decode, one, "first_s")]
         ratios.append(
             _ratio(f"{prompt}-{outputs[-1]}: prefill stage with 1P3D, % less than 1P1D's", less, shorter, ROOM_NOTE)
@@ -126,21 +123,13 @@ def _ratios(found: Mapping[Workload, Found], prompts: Sequence[int], outputs: Se
         faster = [statistics.fmean(of_draw) for of_draw in zip(*each, strict=True)]
         ratios.append(_ratio(f"{prompt}: prefill stage with 1P1D, times 2P1D's", times, faster, QUEUE_NOTE))
         totals = _by_draw(longest, (3, 1), more_prefill, "total_s")
-        ratios.append(
-            Ratio(
-                what=f"{prompt}-{outputs[-1]}: latency with 3P1D, times 2P1D's",
-                theirs="an increase",
-                ours=rounded(statistics.fmean(totals)),
-                ours_draws=interval(totals),
-                note=THIRD_NOTE if statistics.fmean(totals) < 1 else "",
-            )
-        )
+        latency = mean_ratio(f"{prompt}-{outputs[-1]}: latency with 3P1D, times 2P1D's", "an increase", totals)
+        ratios.append(msgspec.structs.replace(latency, note=THIRD_NOTE if latency.ours < 1 else ""))
     return ratios
 
 
 def _ratio(what: str, theirs: float, draws: Sequence[float], note: str) -> Ratio:
-    found = Ratio(what=what, theirs=(theirs, theirs), ours=rounded(statistics.fmean(draws)), ours_draws=interval(draws))
-    return msgspec.structs.replace(found, note=note if found.differs else "")
+    return mean_ratio(what, (theirs, theirs), draws).explained(note)
 
 
 def _by_draw(found: Found, ours: tuple[int, int], other: tuple[int, int], field: str) -> list[float]:

@@ -13,8 +13,8 @@ import msgspec
 from distkv.sim.baselines.disaggregated.pulling import Pulling
 from distkv.sim.baselines.disaggregated.pushing import Pushing
 from distkv.sim.datasets.draw import dataset
-from distkv.sim.papers.draws import interval
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
+from distkv.sim.papers.draws import mean_ratio
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
 from distkv.sim.papers.kvdirect.stages import Of, Stages, by_vllm, divided, high, mean, shared
 from distkv.sim.trace import TraceRequest
 
@@ -266,8 +266,7 @@ def _share(draw: Sequence[Stages], stage: str) -> float:
 
 
 def _ratio(what: str, theirs: tuple[float, float] | str, draws: Sequence[float], note: str) -> Ratio:
-    found = Ratio(what=what, theirs=theirs, ours=rounded(statistics.fmean(draws)), ours_draws=interval(draws))
-    return msgspec.structs.replace(found, note=note if found.differs else "")
+    return mean_ratio(what, theirs, draws).explained(note)
 
 
 def _by_rate(label: str, points: Sequence[Point], of: Callable[[Sequence[Stages]], float]) -> Series:
