@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from distkv.control.cluster.member_feed import SETTLING_S
 from distkv.errors import ConfigError
 from distkv.sim.drawn.cluster import SimCluster
 from distkv.sim.drawn.fake_worker import expected_output
 from distkv.sim.replay import Replayed, replay
 from distkv.structured_output import StructuredOutput
 from distkv.types import PolicyName
+from tests.lanes import rest_is_slow
 from tests.sim.history import live
 from tests.sim.parts import prompt
 from tests.sim.recording import recording
@@ -33,7 +35,7 @@ def replayed(files: dict[str, list[bytes]]) -> list[Replayed]:
     return [one for name, lines in files.items() for one in replay(lines, name)]
 
 
-@pytest.mark.parametrize("policy", ["contract", "greedy"])
+@pytest.mark.parametrize("policy", rest_is_slow(["contract", "greedy"]))
 def test_whatever_happens_to_a_cluster_is_decided_once_more(policy: PolicyName) -> None:
     events = commands = 0
     for seed in range(5):
@@ -84,6 +86,7 @@ def test_however_an_output_ends_it_ends_so_again_without_its_text() -> None:
         cluster.submit("i0", "none", prompt(13), 8, bad_words=((5000,),))
         cluster.submit("i1", "one of few", prompt(14), 8, allowed_token_ids=(905, 906, 907))
         cluster.submit("i0", "again", prompt(9), 30, stop=("".join(letters[3:6]),), include_stop_str_in_output=True)
+        cluster.run(SETTLING_S)  # before that others may join
         cluster.submit("i1", "huge", prompt(9), 3000, structured_output=StructuredOutput("regex", secret))
         cluster.finish()
     finishes = {name: outcome.finish or outcome.ended.kind for name, outcome in cluster.outcomes.items()}

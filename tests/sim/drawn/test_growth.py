@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.sim.drawn.cluster import SimCluster
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 REQUESTS = 6
@@ -27,7 +28,7 @@ def recomputed_per_token(seed: int, prompt_tokens: int, max_tokens: int) -> floa
 
 @pytest.mark.parametrize(
     ("prompt_tokens", "max_tokens"),
-    [(8, 40), (20, 40), (12, 80), (4, 100), *(pytest.param(*one, marks=pytest.mark.slow) for one in BETWEEN)],
+    rest_is_slow([(12, 80), (8, 40), (20, 40), (4, 100), *BETWEEN]),
 )
 def test_six_growing_requests_recompute_a_quarter_of_what_they_generate_at_most(
     prompt_tokens: int, max_tokens: int

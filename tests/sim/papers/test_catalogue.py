@@ -13,10 +13,13 @@ from distkv.sim.papers import NAMES, OF_TRACES, make
 from distkv.sim.papers.figure import Effort, Figure, PlayedTrace
 from distkv.sim.papers.tables import table, tables_of
 from distkv.sim.trace import TraceRequest
+from tests.lanes import rest_is_slow
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 COMPUTED = ("000-table-2", "000-11", "000-12", "001-table-1", "001-11")
 """By formulas alone, as quickly with all effort."""
+LONG = ("000-7", "000-8", "000-10", "004-13")
+"""With little effort still seconds."""
 TRACE = PlayedTrace("conversation", [TraceRequest(0.5 * place, 500 + place, 20) for place in range(40)])
 
 
@@ -24,7 +27,7 @@ def committed(name: str) -> Figure:
     return msgspec.json.decode((DOCS / "papers" / f"{name}.json").read_bytes(), type=Figure)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_is_slow(sorted(NAMES, key=LONG.__contains__), len(NAMES) - len(LONG)))
 def test_each_figure_is_made_and_says_how_far_it_is(name: str) -> None:
     shares = list[float]()
     figure = make(name, Effort.QUICK, lambda what, share: shares.append(share), [TRACE])

@@ -14,6 +14,7 @@ from distkv.sim.timed.cluster import TimedCluster
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.to_client import TokenChunk
+from tests.lanes import rest_is_slow
 from tests.sim.timed.parts import profile, spec, trace
 from tests.sim.timed.test_run import loaded
 
@@ -94,12 +95,11 @@ def mixed(seed: int, count: int, per_s: float) -> list[TraceRequest]:
     ]
 
 
-SLOW = pytest.mark.slow
-RATES = [("none", 2.0), ("contract", 2.0), ("greedy", 2.0), ("even", 2.0), ("contract", 0.5), ("contract", 8.0)]
-MORE_RATES = [(policy, per_s) for policy in ("none", "greedy", "even") for per_s in (0.5, 8.0)]
+RATES = [("contract", 2.0), ("greedy", 2.0), ("contract", 0.5), ("none", 2.0), ("even", 2.0), ("contract", 8.0)]
+RATES += [(policy, per_s) for policy in ("none", "greedy", "even") for per_s in (0.5, 8.0)]
 
 
-@pytest.mark.parametrize(("policy", "per_s"), [*RATES, *(pytest.param(*one, marks=SLOW) for one in MORE_RATES)])
+@pytest.mark.parametrize(("policy", "per_s"), rest_is_slow(RATES, 3))
 def test_the_same_is_decided_at_any_rate(policy: str, per_s: float) -> None:
     run = spec(instances=3, policy=policy, seed=int(per_s), message_s=2e-4, pipe_s=1e-4, checks=False)
     slow, fast = both(mixed(int(per_s), 25, per_s), run)
@@ -137,7 +137,7 @@ def test_clients_that_say_that_they_are_there_interrupt_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", ["contract", "greedy", "even"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
 def test_the_same_is_decided_whatever_disturbs_long_decodes(policy: str, seed: int) -> None:
     """Debtors, arrivals, stragglers, deaths and deadlines come while decodes are computed in one go."""
     random = Random(seed)

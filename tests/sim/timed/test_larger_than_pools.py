@@ -7,13 +7,14 @@ from random import Random
 import pytest
 
 from distkv.sim.run import simulate
+from tests.lanes import rest_is_slow
 from tests.sim.timed.parts import profile, spec, trace
 
 NUM, TOKENS = 8, 2826
 
 
 @pytest.mark.parametrize("output_tokens", [10, 400])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
 def test_they_take_hardly_longer_at_once_than_one_after_the_other(seed: int, output_tokens: int) -> None:
     """Long ones were preempted for those that waited; after short ones memory was kept for who had ended, and whoever
     waited asked twice a second: 1.3 and 1.8 times as long."""
@@ -26,7 +27,7 @@ def test_they_take_hardly_longer_at_once_than_one_after_the_other(seed: int, out
     assert max(ends_s) <= 1.1 * NUM * alone.outcomes[0].times_s[-1]
 
 
-@pytest.mark.parametrize("message_s", [0.0002, 0.002])
+@pytest.mark.parametrize("message_s", rest_is_slow([0.0002, 0.002]))
 def test_who_waits_longest_is_next_however_many_pools_it_needs(message_s: float) -> None:
     """Each needs ten of twelve pools, and that one after the other takes two minutes. After half a minute creditors
     differed in which of them had waited longest, and each kept what others needed: four were served in that time."""
@@ -42,7 +43,7 @@ def test_who_waits_longest_is_next_however_many_pools_it_needs(message_s: float)
 
 
 @pytest.mark.parametrize("policy", ["contract", "greedy"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", rest_is_slow(range(2)))
 def test_requests_that_fill_most_of_a_cluster_take_hardly_longer_whatever_the_policy(seed: int, policy: str) -> None:
     """Of those that had just begun, creditors took what nothing lay in yet for requests of their own that could not
     begin by it: all was computed again, for up to 2.7 times as long, and on twelve instances for ever."""

@@ -17,6 +17,7 @@ from distkv.sim.outcome import DEADLINE
 from distkv.sim.run import UNFINISHED, SimResult, simulate
 from distkv.sim.spec import Fault, Kill, Restart, Slow
 from distkv.sim.trace import TraceRequest
+from tests.lanes import rest_is_slow
 from tests.sim.timed.parts import PROFILE, profile, spec, trace
 
 MODEL = PerformanceModel(PROFILE)
@@ -121,7 +122,7 @@ def test_requests_of_an_instance_that_dies_go_elsewhere_or_are_lost() -> None:
     assert dead and all(1.0 <= at_s < 3.5 for at_s in dead)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", rest_is_slow(range(2)))
 def test_every_invariant_holds_whatever_fails(seed: int) -> None:
     """Loans between three, of which one is killed, started again, and slow, again and again."""
     random = Random(seed)

@@ -125,7 +125,7 @@ def test_a_version_that_goes_back_is_seen() -> None:
         cluster.run(1.0)
 
 
-@pytest.mark.parametrize("idle", [100, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("idle", [50, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) -> None:
     """No ticks without a reason; and the simulated network carries as much for each of many as of few, or they would
     handle the lists of their joining for ever."""

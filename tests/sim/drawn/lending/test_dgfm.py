@@ -11,6 +11,7 @@ from distkv.control import commands as c
 from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.to_rmanager import MoveKvcache
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 OUT = 400
@@ -60,7 +61,7 @@ class Ring:
         self.cluster.settle()
 
 
-@pytest.mark.parametrize(("size", "seed"), [(2, 0), (2, 1), (3, 0), (4, 0)])
+@pytest.mark.parametrize(("size", "seed"), rest_is_slow([(2, 0), (3, 0), (2, 1), (4, 0)], 2))
 def test_what_went_round_lies_at_home_and_no_token_is_another(size: int, seed: int) -> None:
     ring = Ring(size, seed)
     assert ring.cluster.run(8, ring.runs)
@@ -73,7 +74,7 @@ def test_what_went_round_lies_at_home_and_no_token_is_another(size: int, seed: i
     ring.finish()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_is_slow(range(6), 2))
 def test_in_the_middle_of_a_run_anything_may_happen(seed: int) -> None:
     """Messages are lost, come twice, or come late; a request is cancelled, an instance or the gManager dies, drains or
     stands still: each run ends, what lives has the right tokens, and no memory is lost."""

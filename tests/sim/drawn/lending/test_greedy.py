@@ -22,10 +22,11 @@ from distkv.sim.drawn.cluster import GMANAGER, SimCluster
 from distkv.sim.drawn.fake_worker import expected_output
 from distkv.types import PolicyName
 from distkv.wire.messages.to_rmanager import HeartbeatAck, MoveKvcache, PlanEpoch
+from tests.lanes import rest_is_slow
 from tests.sim.history import PROFILE, STEP_S, live
 from tests.sim.parts import check, prompt
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+SEEDS = rest_is_slow(range(3))
 
 
 def greedy(pools: list[int], seed: int = 0, min_gain: float = 0.05, **fields: Any) -> SimCluster:

@@ -10,6 +10,7 @@ import pytest
 
 from distkv import events
 from distkv.sim.drawn.cluster import SimCluster
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 USUAL = {"lease_s": 4.0, "lease_margin_s": 0.5, "heartbeat_s": 0.5}
@@ -51,7 +52,7 @@ def served_in(debtor: str, creditor: str) -> float:
     return took
 
 
-@pytest.mark.parametrize(("debtor", "creditor"), list(permutations(KINDS, 2)))
+@pytest.mark.parametrize(("debtor", "creditor"), rest_is_slow(permutations(KINDS, 2), 2))
 def test_unequal_settings_cost_no_token_and_no_time(debtor: str, creditor: str) -> None:
     """A lease believed for the debtor's time, or a margin longer than the lease, would lose every span."""
     slower = max(served_in(kind, kind) for kind in (debtor, creditor))

@@ -7,6 +7,7 @@ import pytest
 from distkv import events
 from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.wire.messages.to_client import RequestEnded
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 GUEST, GUEST_OUT = prompt(300), 190
@@ -38,7 +39,7 @@ def submit_own(cluster: SimCluster) -> float:
     return cluster.clock.now() - start
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
 def test_the_guest_goes_home_and_loses_nothing(seed: int) -> None:
     """The own request neither waits until the guest ends, nor after all has come home."""
     guest_out = 230
@@ -52,7 +53,7 @@ def test_the_guest_goes_home_and_loses_nothing(seed: int) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rest_is_slow(range(4)))
 def test_where_the_guest_has_no_room_and_ends_soon_nothing_is_lost_by_reclaiming(seed: int) -> None:
     """It took 1.15 to 1.85 s with, and 0.7 to 1.35 s without."""
     with_it, without = guest_at_i1(seed, 8), guest_at_i1(seed, 8, reclaim_after_s=1e6)
@@ -67,7 +68,7 @@ STAYS_OUT = 310
 SOON = {"lease_s": 0.3, "lease_margin_s": 0.05, "reclaim_deadline_s": 0.1}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rest_is_slow(range(4)))
 def test_a_guest_that_finds_no_room_and_stays_gives_way_and_comes_again(seed: int) -> None:
     """The own request would wait for 3 to 4 s until the guest ends. It waited for up to 3 s, because nothing was wanted
     back while it tried to borrow."""
@@ -79,7 +80,7 @@ def test_a_guest_that_finds_no_room_and_stays_gives_way_and_comes_again(seed: in
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rest_is_slow(range(4)))
 def test_a_guest_that_finds_no_room_gives_up_as_much_as_is_wanted_and_no_more(seed: int) -> None:
     """It lost all that lay there, 91 rBlocks."""
     cluster, own = guest_at_i1(seed, 8, STAYS_OUT, **SOON), prompt(60, 7)
@@ -99,7 +100,7 @@ def reclaims(cluster: SimCluster) -> int:
     return sum(isinstance(event, events.Reclaimed) for _, event in cluster.events)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", rest_is_slow(range(2)))
 def test_lending_and_reclaiming_do_not_chase_each_other(seed: int) -> None:
     """Own requests keep coming at both ends of a loan: all end, and a loan is reclaimed now and then at most."""
     cluster = SimCluster([20, 20, 20], seed)

@@ -6,6 +6,7 @@ import pytest
 
 from distkv import events
 from distkv.sim.drawn.cluster import SimCluster
+from tests.lanes import rest_is_slow
 from tests.sim.parts import check, prompt
 
 GUEST, GUEST_OUT = prompt(300), 850
@@ -35,7 +36,7 @@ def reclaims(cluster: SimCluster) -> list[events.Reclaimed]:
     return [event for name, event in cluster.events if name == "i1" and isinstance(event, events.Reclaimed)]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", rest_is_slow(range(2)))
 def test_what_is_too_much_goes_home_and_all_get_their_answers(seed: int) -> None:
     cluster = guest_at_i1(seed)
     state = cluster.nodes["i1"].rm.state

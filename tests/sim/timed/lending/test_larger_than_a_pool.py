@@ -6,11 +6,12 @@ import pytest
 
 from distkv.sim.run import simulate
 from distkv.types import PolicyName
+from tests.lanes import rest_is_slow
 from tests.sim.timed.parts import spec, trace
 
 
 @pytest.mark.parametrize("policy", ["contract", "greedy"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
 def test_nobody_stops_one_that_runs_for_one_that_cannot_begin(policy: PolicyName, seed: int) -> None:
     """Four on two pools of 1,600 tokens. Under `greedy` those that waited had whichever ran preempted for each rBlock
     that it grew by: 50 preemptions, and three times as long."""

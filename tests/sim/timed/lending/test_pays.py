@@ -11,6 +11,7 @@ import pytest
 from distkv.sim.run import SimResult, simulate
 from distkv.sim.trace import TraceRequest
 from distkv.types import PolicyName
+from tests.lanes import rest_is_slow
 from tests.sim.timed.parts import spec
 
 
@@ -63,7 +64,7 @@ def first_s(result: SimResult) -> float:
     return fmean(one.first_s for one in result.outcomes if one.request.prompt_tokens <= 400)
 
 
-@pytest.mark.parametrize("plays", [8, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plays", rest_is_slow([4, 16]))
 def test_a_load_that_fits_is_served_as_by_those_who_share_nothing(plays: int) -> None:
     """No borrow of a large one makes those wait that come next."""
     alone, sharing = played("none", plays), played("contract", plays)
