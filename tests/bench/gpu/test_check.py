@@ -189,7 +189,8 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_ended_in_the_middle_it_leaves_what_it_found(tmp_path: Path, signum: int) -> None:
     """The smoke cases that were done by then are in the report."""
     command = [ROOT / "bin" / "gpu-check", "--device", "cpu", "--out", tmp_path, "--stages", "smoke"]

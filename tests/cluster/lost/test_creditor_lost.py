@@ -85,6 +85,7 @@ async def test_an_instance_whose_worker_hangs_ends(four, expect):
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_two_creditors_lost_one_after_the_other(four, expect):
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(600, seed=5), 320, at="i0")
@@ -117,6 +118,7 @@ async def test_a_creditor_lost_during_prefill(four, expect):
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_without_enough_memory_left_it_fails_with_the_numbers(start):
     async with driving(start(2, 512, request_timeout_s=2.0)) as driver:
         run = await driver.start(prompt_ids(800, seed=8), MAX_TOKENS, at="i0")

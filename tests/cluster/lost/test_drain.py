@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from distkv.cli.signals import BURST_S
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually, exit_of
@@ -32,6 +34,7 @@ async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(s
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_a_creditor_that_drains_lends_what_a_request_there_grows_by(start, expect):
     """No other instance could hold it: it stood still for as long as a drain may take, and failed."""
     cluster = start(2, 1024, shutdown_timeout_s=60.0)
@@ -46,6 +49,7 @@ async def test_a_creditor_that_drains_lends_what_a_request_there_grows_by(start,
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_a_stop_of_all_does_not_end_one_that_drains_already(start, expect):
     """To be told again is to end at once, but only by whoever has told it before."""
     cluster = start(2, 2048, shutdown_timeout_s=60.0)

@@ -74,6 +74,7 @@ async def test_sigterm_of_a_creditor_moves_what_it_holds(four, expect):
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_sigterm_of_a_creditor_when_nobody_has_room(start, expect):
     """What it holds cannot go anywhere: it stays until its time is up, and then the request waits or fails typed."""
     cluster = start(2, 512, shutdown_timeout_s=1.0, request_timeout_s=2.0)

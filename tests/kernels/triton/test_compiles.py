@@ -22,10 +22,9 @@ def compiled_before(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path if cache is None else cache.mkdir("triton")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if number else ()) for number, case in enumerate(hopper.CASES)]
-)
+@pytest.mark.parametrize("case", hopper.CASES)
 def test_kernels_compile_for_hopper(case: str, compiled_before: Path) -> None:
     environment = os.environ | {"TRITON_CACHE_DIR": str(compiled_before), "PYTHONWARNINGS": "ignore"}
     environment.pop("TRITON_INTERPRET", None)

@@ -13,6 +13,7 @@ from distkv.kernels import AttentionMetadata, BlockTable, Partial
 from distkv.kernels.attention import reference
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
+from tests.lanes import rest_is_slow
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
@@ -157,7 +158,7 @@ def test_rows_of_a_wider_projection(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("template", Template)
-@pytest.mark.parametrize("resident", [1, 2, 50])
+@pytest.mark.parametrize("resident", rest_is_slow([2, 1, 50]))
 def test_a_persistent_grid_walks_through_all_items(device: torch.device, template: Template, resident: int) -> None:
     """Fewer programs than items, as many, and more; counters are 0 again after each."""
     call = Call([1, 140, 0, 65, 16], device)
