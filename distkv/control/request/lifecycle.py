@@ -47,7 +47,7 @@ class RequestLifecycle:
         self._entropy = entropy
         self._on_lost = on_lost
         self._ending: dict[str, int] = {}
-        self._leaving: deque[tuple[Sequence, str]] = deque()
+        self._leaving: deque[tuple[dict[str, Sequence], str]] = deque()
         self._forgotten: list[str] = []
         self.refusals = Refusals(state)
 
@@ -195,9 +195,21 @@ class RequestLifecycle:
         self._state.publish(events.Cancelled(request_id=request_id))
 
     def end_all_of(self, route: bytes, reason: str = "") -> None:
-        """End all that a client has here, some now and the rest by Ticks. reason: what it is told; empty if it is gone.
-        One that was only stopped for a while sends here again what had no output."""
-        self._leaving.extend((seq, reason) for seq in self._state.sequences.of_route(route))
+        """End all that a client has here, some now and the rest by Ticks, the newest first: queues close up behind what
+        leaves them, and none of it begins meanwhile that is to end. reason: what it is told; empty if it is gone. One
+        that was only stopped for a while sends here again what had no output."""
+        if seqs := self._state.sequences.of_route(route):
+            self._leaving.append((seqs, reason))
+
+    def _end_leaving(self, now: float) -> None:
+        """Some of those that are to end with their clients."""
+        for _ in range(MOST_ENDED):
+            if not self._leaving:
+                return
+            seqs, reason = self._leaving[0]
+            self._leave(seqs.popitem()[1], reason, now)
+            if not seqs:
+                self._leaving.popleft()
 
     def _leave(self, seq: Sequence, reason: str, now: float) -> None:
         if self._state.sequences.get(seq.request_id) is not seq:
@@ -211,7 +223,7 @@ class RequestLifecycle:
         """A request comes: if one of its name is still to end, it does first."""
         old = self._state.sequences.get(request_id)
         if old is not None and self._leaving:
-            for reason in [reason for seq, reason in self._leaving if seq is old]:
+            for reason in [reason for seqs, reason in self._leaving if seqs.get(old.request_id) is old]:
                 self._leave(old, reason, now)
 
     def fail(
@@ -296,8 +308,7 @@ class RequestLifecycle:
         """End what waits past its deadline, or for memory the live instances do not have, or whose client is gone."""
         self.refusals.lately_blocks(now)
         sequences = self._state.sequences
-        for _ in range(min(MOST_ENDED, len(self._leaving))):
-            self._leave(*self._leaving.popleft(), now)
+        self._end_leaving(now)
         for request_id in sequences.deadlines.take_due(now, MOST_ENDED):
             seq = sequences[request_id]
             if seq.request.began is None:

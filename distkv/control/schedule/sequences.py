@@ -97,9 +97,9 @@ class Sequences(MutableMapping[str, Sequence]):
                 prefill_tokens += seq.num_uncomputed
         return context_tokens, prefill_tokens
 
-    def of_route(self, route: bytes) -> list[Sequence]:
-        """Those that came by this route."""
-        return list(self._of_route.get(route, {}).values())
+    def of_route(self, route: bytes) -> dict[str, Sequence]:
+        """Those that came by this route, by name, in this order; the caller's to change."""
+        return self._of_route.get(route, {}).copy()
 
     # --- their states
 

@@ -88,3 +88,18 @@ def test_what_ended_meanwhile_or_came_anew_is_left_alone() -> None:
     submit(running, last, STRANGER)
     running.handle(c.Tick())
     assert list(sequences) == [last]
+
+
+def test_none_of_a_client_that_left_begins_meanwhile() -> None:
+    """The oldest ended first, and of the others some began in its place, to end a moment later."""
+    running = Running(peers="", max_num_seqs=1)
+    state = running.rm.state
+    for number in range(COUNT):
+        submit(running, f"r{number}", CLIENT)
+    submit(running, "theirs", STRANGER)
+    began = {seq.request_id for seq in state.running()}
+    goes(running)
+    while len(state.sequences) > 1:
+        running.handle(c.Tick(), after_s=0.01)
+        began.update(seq.request_id for seq in state.running())
+    assert began == {"r0", "theirs"}
