@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 
 from distkv.bench.baselines.cases import Answer
 from distkv.bench.baselines.shared_memory import SharedMemory
+from distkv.bench.harness.timing.processes import busy_seconds, family_seconds
 
 START_S = 600.0
 STOP_S = 20.0
@@ -126,28 +127,6 @@ def has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def cpu_s(roots: Sequence[int]) -> float:
-    """CPU time of these processes and of all below them, so far."""
-    parents, used = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(fields[1])
-            used[int(entry.name)] = int(fields[11]) + int(fields[12])
-    return sum(ticks for pid, ticks in used.items() if _below(pid, parents, roots)) / os.sysconf("SC_CLK_TCK")
-
-
-def _below(pid: int, parents: Mapping[int, int], roots: Sequence[int]) -> bool:
-    while pid in parents:
-        if pid in roots:
-            return True
-        pid = parents[pid]
-    return False
-
-
 class CoresInUse(msgspec.Struct, frozen=True):
     """Processors in use while nobody is being measured: by contenders, and by anything else on the machine."""
 
@@ -159,15 +138,9 @@ def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0) -> CoresInUse
     """Wait until these processes use next to no CPU, or patience ends; how it was in the last LOOK_S."""
     deadline_s = time.monotonic() + patience_s
     while True:
-        before, busy, started = cpu_s(roots), _busy_s(), time.monotonic()
+        before_s, busy_s, started_s = family_seconds(roots), busy_seconds(), time.monotonic()
         time.sleep(LOOK_S)
-        elapsed_s = time.monotonic() - started
-        cores = (cpu_s(roots) - before) / elapsed_s
+        elapsed_s = time.monotonic() - started_s
+        cores = (family_seconds(roots) - before_s) / elapsed_s
         if cores < IDLE_CORES or time.monotonic() > deadline_s:
-            return CoresInUse(cores, max(0.0, (_busy_s() - busy) / elapsed_s - cores))
-
-
-def _busy_s() -> float:
-    """CPU time of the whole machine since it booted, idling and waiting left out."""
-    user, nice, system, _, _, irq, softirq = (int(part) for part in Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+            return CoresInUse(cores, max(0.0, (busy_seconds() - busy_s) / elapsed_s - cores))

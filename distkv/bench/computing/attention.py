@@ -6,7 +6,6 @@ bfloat16 in blocks of random order; torch's kernel has them contiguous, as it wa
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +16,7 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.gpu import COPY_BYTES, gpu_of
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
 from distkv.errors import ConfigError
@@ -50,47 +48,40 @@ def measure(
     quick: bool,
     device: str,
     threads: int,
-    rounds: int | None,
+    rounds: int,
     levels: str | None,
     shapes: str | None,
-    tune: bool,
     tune_for: int | None,
     tables: Path | None,
     layers: int,
 ) -> Measured:
-    """Run it; the report and its samples."""
+    """Run it."""
     wanted = _shapes(shapes) if shapes else SHAPES[:2] if quick else SHAPES
     if device != "cpu":
-        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tune_for, tables, layers)
+        return _measure_gpu(say, device, quick, rounds, wanted, tune_for, tables, layers)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
     backends = {choice.level: backend_of(choice) for choice in choices}
     for backend in backends.values():
         backend.use_threads(threads, ())
     stream = streaming(choices[0].native)
-    rounds = rounds or (3 if quick else 9)
     lengths = (1024,) if quick else LENGTHS
     samples: Samples = {}
     for shape in wanted:
         for num_keys in lengths:
             samples |= _decode(say, shape, num_keys, backends, stream, rounds)
         samples |= _prefill(say, shape, 256 if quick else PREFILL_TOKENS, backends, rounds)
-    units = {case: unit_of_name(case) for case in samples}
-    machine = machine_facts() | {
+    facts = {
         "threads": threads,
         "levels here": ", ".join(available()),
         "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
-        "command": f"distkv bench attention --threads {threads} --rounds {rounds}"
-        + (" --quick" if quick else "")
-        + (f" --shapes {shapes}" if shapes else ""),
         "contenders": {
             FLASH: "aten::_scaled_dot_product_flash_attention_for_cpu, contiguous K and V; decode: heads of a group "
             "as rows of one head, bfloat16; prefill: KV heads repeated beforehand, causal, float32 and bfloat16",
             STREAM: f"sum of {STREAM_BYTES >> 20} MiB of float32 with the same threads",
         },
     }
-    goals = _goals(samples, names[0])
-    return Report("attention", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    return Measured(samples, _goals(samples, names[0]), facts)
 
 
 def _decode(
@@ -159,10 +150,8 @@ def _measure_gpu(
     say: Say,
     name: str,
     quick: bool,
-    rounds: int | None,
+    rounds: int,
     shapes: tuple[Shape, ...],
-    given: str | None,
-    tune: bool,
     tune_for: int | None,
     tables: Path | None,
     layers: int,
@@ -171,22 +160,15 @@ def _measure_gpu(
     from distkv.bench.gpu import attention as gpu_attention
 
     device = gpu_of(name)
-    rounds = rounds or (3 if quick else 9)
-    options = (" --quick" if quick else "") + (f" --shapes {given}" if given else "") + (" --tune" if tune else "")
-    options += f" --tune-for {tune_for}" if tune_for else ""
-    options += "" if layers == LAYERS else f" --layers {layers}"
     return gpu_attention.measure_on(
         device,
-        gpu_attention.backend_for(
-            say, shapes, device, tables, tune=tune or bool(tune_for), layers=layers, tune_s=tune_for or math.inf
-        ),
+        gpu_attention.backend_for(say, shapes, device, tables, layers=layers, tune_s=tune_for),
         say,
         shapes,
         gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
         gpu_attention.PREFILL[1:] if quick else gpu_attention.PREFILL,
         rounds,
         COPY_BYTES,
-        f"distkv bench attention --device {name} --rounds {rounds}{options}",
         layers,
     )
 
@@ -198,12 +180,13 @@ main = benchmark(
     [
         click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N: what to measure on."),
         click.Option(["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads."),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
         click.Option(["--levels"], help="Backends to measure, by commas; the first is judged. Default: the best here."),
         click.Option(
-            ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
+            ["--tune-for"],
+            type=click.IntRange(min=1),
+            metavar="SECONDS",
+            help="With cuda: first time the kernels' configs here, for about so long, and keep the best.",
         ),
-        click.Option(["--tune-for"], type=click.IntRange(min=1), help="The same, for about so many seconds."),
         click.Option(["--shapes"], help="Query heads/KV heads/head dim, by commas: 32/8/128,64/8/128."),
         click.Option(
             ["--layers"],
@@ -219,4 +202,6 @@ main = benchmark(
         ),
     ],
     unit_of=unit_of_name,
+    packages=("torch", "triton", "flashinfer-python", "flash-attn-3"),
+    rounds=(9, 3),
 )

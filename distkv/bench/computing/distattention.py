@@ -6,6 +6,7 @@ of 125 MB/s. Each is checked against attention in float64 before it is measured.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,9 +17,8 @@ from torch import Tensor
 
 from distkv.bench.harness.alternate import Measure, Turns
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_lines
-from distkv.bench.harness.report import Report, results, show_lines
+from distkv.bench.harness.report import show_lines
 from distkv.bench.split_attention.goals import goals_of, sent_case, time_case, unit_of
 from distkv.bench.split_attention.group import Group, Step, started
 from distkv.bench.split_attention.network import RATE_MB_S, Place, missing, shaped_network
@@ -57,10 +57,8 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started is left on return."""
-    rounds = rounds or (2 if quick else 11)
-    facts = machine_facts()
+def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int) -> Measured:
+    """Run it. Nothing that it started is left on return."""
     splits = [one for one in (_quick_splits if quick else _splits)(processes) if load in ("all", _load(one))]
     available_bytes = host_memory().free_bytes
     fitting = [split for split in splits if _pools_bytes(split) <= MEMORY_SHARE * available_bytes]
@@ -73,16 +71,13 @@ def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int | 
             for way, error in bench.run().items():
                 errors[way] = max(errors[way], error)
             ring_rounds += bench.ring_rounds
-    samples = turns.samples
-    machine = facts | {
+    facts = {
         "model": f"attention of LLaMA2-13B, {HEADS_13B} heads of {DIM_13B}, bfloat16",
-        "placed": f"{processes} processes of one thread each, on {min(processes, facts['cores'])} cores",
+        "placed": f"{processes} processes of one thread each, on {min(processes, len(os.sched_getaffinity(0)))} cores",
         "links": "Unix sockets and mapped pools; " + (no_network or f"{RATE_MB_S} MB/s each way by tc tbf"),
         "left_out": ", ".join(f"{_title(one)}: memory" for one in splits if one not in fitting) or "nothing",
         "rounds of RingAttention": ", ".join(ring_rounds),
         "off_by": ", ".join(f"{way} {error:.2%}" for way, error in errors.items()) + " of the largest exact number",
-        "command": f"distkv bench distattention --processes {processes} --load {load} --rounds {rounds}"
-        + (" --quick" if quick else ""),
         "contenders": {
             DIST: "the rBlocks are split; queries in bfloat16 to creditors, partials back in "
             f"{OUT_DTYPES[HOST]} within a host and {OUT_DTYPES[SHAPED]} between",
@@ -92,10 +87,9 @@ def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int | 
             "them are; all others come there, also ahead for the next layer, by mapped reads within a host; attended "
             "to piece by piece meanwhile",
         },
-    }  # fmt: skip
-    goals = goals_of(samples, [split.context for split in fitting if split.rows == 1], no_network)
-    units = {case: unit_of(case) for case in samples}
-    return Report("distattention", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    }
+    goals = goals_of(turns.samples, [split.context for split in fitting if split.rows == 1], no_network)
+    return Measured(turns.samples, goals, facts)
 
 
 class _Bench:
@@ -218,11 +212,10 @@ main = benchmark(
             show_default=True,
             help="Decode steps, chunks, or both.",
         ),
-        click.Option(
-            ["--rounds"], type=click.IntRange(min=1), help="How often each way is played; RingAttention less often."
-        ),
     ],
     unit_of=unit_of,
+    packages=("torch",),
+    rounds=(11, 2),
     plot=partial(write_lines, along="K tokens of context", log=True),
     table=show_lines,
 )

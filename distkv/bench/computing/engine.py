@@ -25,11 +25,9 @@ from distkv.bench.baselines.process import BaselineFailed, BaselineProcess
 from distkv.bench.baselines.setup import BASELINES, CACHE, python_of
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.finite import FiniteRange
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Report, Result, results
+from distkv.bench.harness.report import Result
 from distkv.bench.harness.timing.bandwidth import Bandwidth
 
-PACKAGES = ("torch", "pyzmq", "msgspec", "uvloop")
 HELP = """One instance beside transformers, llama.cpp and vLLM on the same random checkpoint: decode after prompts of
 several lengths, a batch, prefill. Engines take turns; the memory bandwidth is measured around every sample, and the
 rate at which memory could feed a decode step stands beside theirs.
@@ -99,8 +97,7 @@ def measure(
     model: str | None,
     baselines: str | None,
     threads: int,
-    rounds: int | None,
-    longest: int | None,
+    rounds: int,
     patience: float,
     cache: Path,
     venvs: Path | None,
@@ -108,9 +105,7 @@ def measure(
     """Run it; checkpoints and environments stay in the cache, processes end."""
     shape = MODELS[model or ("tiny" if quick else "b")]
     names = _baseline_names(baselines if baselines is not None else "transformers" if quick else ",".join(BASELINES))
-    cache, rounds = cache.expanduser().absolute(), rounds or (2 if quick else 3)
-    todo = [one for one in (cases.QUICK if quick else cases.FULL) if longest is None or one.prompt_tokens <= longest]
-    facts = machine_facts()
+    cache, todo = cache.expanduser().absolute(), cases.QUICK if quick else cases.FULL
     say("making the checkpoint")
     path = checkpoint(shape, cache)
     with ExitStack() as stack:
@@ -127,11 +122,9 @@ def measure(
         say("counting the time outside model maths")
         outside = [share for case in todo if case.kind == "batch" for share in ours.outside(case, shape.vocab, rounds)]
     left_out = {name: entered.left_out | why for name, why in comparison.left_out.items()}
-    given = f"--model {shape.name} --peers {','.join(names)} --threads {threads} --rounds {rounds}"
-    machine = facts | {
+    facts = {
         "threads": threads,
         "model": _in_words(shape),
-        "command": f"distkv bench engine {given}" + (" --quick" if quick else ""),
         "cores in use before samples, by contenders at most": round(
             max(one.contenders for one in comparison.cores_in_use), 2
         ),
@@ -147,12 +140,10 @@ def measure(
             for name in sorted({one.engine for one in entered.contenders})
         },
     }
-    rows = list(results(comparison.samples, {case.name: "tokens/s" for case in todo}))
-    rows.append(Result("streaming read", "memory", **comparison.bandwidth_gb_per_s(), unit="GB/s"))
+    read = Result("streaming read", "memory", **comparison.bandwidth_gb_per_s(), unit="GB/s")
     goals = goals_of(shape.name, todo, comparison.samples, left_out)
     goals += [outside_goal(shape.name, outside)] if any(case.kind == "batch" for case in todo) else []
-    versions = versions_of(PACKAGES) | entered.versions
-    return Report("engine", machine, versions, tuple(rows), tuple(goals)), comparison.samples
+    return Measured(comparison.samples, tuple(goals), facts, (read,), entered.versions)
 
 
 def _baseline_names(text: str) -> Sequence[str]:
@@ -186,8 +177,6 @@ main = benchmark(
             show_default="all CPUs",
             help="CPU threads of each engine.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each engine runs each case."),
-        click.Option(["--longest"], type=click.IntRange(min=1), help="Leave out longer prompts than this."),
         click.Option(
             ["--patience"],
             type=FiniteRange(min=1),
@@ -209,4 +198,6 @@ main = benchmark(
         ),
     ],
     unit_of=lambda case: "tokens/s",
+    packages=("torch", "pyzmq", "msgspec", "uvloop"),
+    rounds=(3, 2),
 )

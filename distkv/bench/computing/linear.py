@@ -17,8 +17,7 @@ from distkv.bench.baselines.checkpoints import MODELS, Model
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.lists import sizes_of
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.harness.report import Goal, judged
 from distkv.bench.harness.timing.gpu import Clock, clock_of, gpu_facts, gpu_of, timed_rate
 from distkv.engine.device.device import Device
 from distkv.engine.device.registry import choose_device
@@ -41,9 +40,9 @@ Examples:
 
 
 def measure(
-    say: Say, *, quick: bool, device: str, models: str | None, rows: str, threads: int, rounds: int | None
+    say: Say, *, quick: bool, device: str, models: str | None, rows: str, threads: int, rounds: int
 ) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError for a device or a model that is not here."""
+    """Run it. Raises ConfigError for a device or a model that is not here."""
     if device != "cpu":
         gpu_of(device)
     here = choose_device(device)
@@ -60,17 +59,15 @@ def measure(
                     case = f"{outputs:,} of {inputs:,}, {count} {'row' if count == 1 else 'rows'}, GB/s"
                     if case not in samples:
                         say(case)
-                        samples |= layers.measured(case, count, rounds or (2 if quick else 7))
+                        samples |= layers.measured(case, count, rounds)
                 del layers
-    units = {case: case.rpartition(", ")[2] for case in samples}
-    machine = machine_facts() | gpu_facts(here.place) | {
+    facts = gpu_facts(here.place) | {
         "kernels": here.backend.linear_name(torch.bfloat16),
         "threads": threads,
         "models": ", ".join(names),
         "contenders": {OURS: "Backend.linear", TORCH: "torch.nn.functional.linear, the same weights"},
-    }  # fmt: skip
-    report = Report("linear", machine, versions_of(("torch", "triton")), results(samples, units), goals(samples))
-    return report, samples
+    }
+    return Measured(samples, goals(samples), facts)
 
 
 def shapes_of(model: Model) -> Sequence[tuple[int, int]]:
@@ -145,7 +142,8 @@ main = benchmark(
         click.Option(
             ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
     ],
     unit_of=unit_of_name,
+    packages=("torch", "triton"),
+    rounds=(7, 2),
 )

@@ -15,13 +15,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import click
-
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import alternate
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Report, results
 from distkv.bench.harness.timing.processes import thread_seconds
 from distkv.bench.move_cells.goals import (
     ALONE,
@@ -37,7 +33,6 @@ from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
 from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
 from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS
-from distkv.types import Transport
 from distkv.wire.messages.to_rmanager import MAX_READY_BLOCKS
 
 SAMPLE_S, SETTLE_S = 0.7, 0.1
@@ -53,13 +48,9 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context: int, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started is left on return."""
-    shape = MODELS["tiny" if quick else "b"]
-    if quick:
-        batch, context = 2, 128
-    rounds, sample_s = rounds or (2 if quick else 40), 0.15 if quick else SAMPLE_S
-    facts = machine_facts()
+def measure(say: Say, *, quick: bool, rounds: int) -> Measured:
+    """Run it. Nothing that it started is left on return."""
+    shape, batch, context, sample_s = (MODELS["tiny"], 2, 128, 0.15) if quick else (MODELS["b"], 8, 1024, SAMPLE_S)
     cores: Sequence[int | None] = sorted(os.sched_getaffinity(0))
     placed = tuple(cores[:2]) if len(cores) > 1 else (None, None)
     with ExitStack() as stack:
@@ -68,9 +59,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
         sys.setswitchinterval(0.0005)  # the drivers are two processes elsewhere
         say("making a model and starting workers")
         load = Load(checkpoint(shape, Path(scratch)), shape.vocab, batch, context)
-        both = [
-            stack.enter_context(Instance(name, load, core, transport)) for name, core in zip(ROLES, placed, strict=True)
-        ]
+        both = [stack.enter_context(Instance(name, load, core)) for name, core in zip(ROLES, placed, strict=True)]
         say("computing the KV of their sequences")
         members = [one.member for one in both]
         for beginning in [one.begin(members) for one in both]:
@@ -83,15 +72,12 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
         samples = alternate(variants, rounds, report=say)
         refused = both[1].counters().checksum_refusals
         goals = goals_of(samples, moving.moved, refused, moving.wrong_slots())
-    machine = facts | {
+    facts = {
         "model": f"random Llama {shape.name}, bfloat16, 1 thread per instance",
         "decoding": f"{batch} sequences behind {context} tokens at each instance",
-        "transport": transport,
         "placed": f"debtor on core {placed[0]}, creditor on core {placed[1]}",
         "moved_blocks": moving.moved,
         "block_bytes": shape.kv_bytes_per_token * BLOCK_TOKENS,
-        "command": f"distkv bench moves --transport {transport} --batch {batch} --context {context} --rounds {rounds}"
-        + (" --quick" if quick else ""),
         "contenders": {
             variant_of(16): f"{LEAST_MOVE_BLOCKS} rBlocks after every {LEAST_MOVE_BLOCKS}th step of the debtor, in one "
             "Checksum and one Pull, as rManagers make room; 32, 64: as many, twice and four times as often",
@@ -99,8 +85,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
             BURST: f"as many rBlocks after so many steps, {burst} at once in one Checksum and one Pull",
         },
     }
-    units = {case: unit_of_name(case) for case in samples}
-    return Report("moves", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    return Measured(samples, goals, facts)
 
 
 def _together(tokens: int) -> tuple[int, int]:
@@ -134,25 +119,4 @@ def _sample(moving: Moving, blocks: int, every: int, seconds: float) -> Mapping[
     return found
 
 
-main = benchmark(
-    "moves",
-    measure,
-    HELP,
-    [
-        click.Option(
-            ["--transport"], type=click.Choice(["auto", "shm", "tcp"]), default="auto", show_default=True, help="Of KV."
-        ),
-        click.Option(
-            ["--batch"], type=click.IntRange(min=1), default=8, show_default=True, help="Sequences that each decodes."
-        ),
-        click.Option(
-            ["--context"],
-            type=click.IntRange(min=BLOCK_TOKENS),
-            default=1024,
-            show_default=True,
-            help="Tokens behind each of them.",
-        ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
-    ],
-    unit_of=unit_of_name,
-)
+main = benchmark("moves", measure, HELP, unit_of=unit_of_name, packages=("torch",), rounds=(40, 2))

@@ -24,8 +24,7 @@ from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.contenders import first_token_s
 from distkv.bench.harness.cores import two_cores
 from distkv.bench.harness.lists import names_of, sizes_of
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
 from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, Creditor, Lent
 from distkv.bench.workloads.computing.random_model import random_model
 from distkv.bench.workloads.computing.remote_prefill import RemotePrefill
@@ -34,11 +33,11 @@ from distkv.demo.random_checkpoint import make_checkpoint
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.model.decoder import Model
 from distkv.types import PrefillKv, Transport
-from distkv.wire.profile_file import load_profile
 
 SHIP, FETCH, CHOSEN = "ship", "fetch", "chosen"
 WAYS: dict[str, PrefillKv] = {CHOSEN: "auto", SHIP: "ship", FETCH: "fetch"}
 LINKS: dict[str, Transport] = {"host": "auto", "tcp": "tcp"}
+LAYERS = 2
 WITHIN = 1.05
 LEAST_ROUNDS = 9
 """Of fewer the interval says too little for a verdict."""
@@ -68,7 +67,6 @@ class Size(msgspec.Struct, frozen=True):
     kv_heads: int
     vocab: int
     pool_tokens: int
-    rounds: int
     instances: int = 4
 
     @property
@@ -77,8 +75,8 @@ class Size(msgspec.Struct, frozen=True):
         return self.instances * self.pool_tokens * 3 // 4
 
 
-FULL = Size(768, 6, 12, 4, 8192, pool_tokens=2048, rounds=LEAST_ROUNDS)
-QUICK = Size(128, 2, 4, 2, 512, pool_tokens=256, rounds=2, instances=2)
+FULL = Size(768, 6, 12, 4, 8192, pool_tokens=2048)
+QUICK = Size(128, 2, 4, 2, 512, pool_tokens=256, instances=2)
 
 
 def measure(
@@ -89,41 +87,27 @@ def measure(
     remote: str | None,
     links: str | None,
     creditor: str | None,
-    layers: int,
-    rounds: int | None,
-    profile: Path | None,
-    first_tokens: bool,
+    rounds: int,
 ) -> Measured:
-    """Run it; the report and its samples. Nothing that it started or wrote is left on return."""
+    """Run it. Nothing that it started or wrote is left on return."""
     size = QUICK if quick else FULL
-    rounds = rounds or size.rounds
-    shape = msgspec.structs.replace(MODELS["tiny" if quick else "b"], layers=layers)
+    shape = msgspec.structs.replace(MODELS["tiny" if quick else "b"], layers=LAYERS)
     grid = Grid(
         sizes_of("rows", rows or ("32" if quick else "16,128,512"), least=BLOCK_TOKENS),
         sizes_of("remote", remote or ("256" if quick else "1024,8192,32768"), least=BLOCK_TOKENS),
         names_of("links", links or ("host" if quick else "host,tcp"), LINKS),
         names_of("creditor", creditor or ("idle" if quick else "idle,busy"), ("idle", "busy")),
-        None if profile is None else str(profile),
     )
-    if profile is not None:
-        load_profile(profile)
     with two_cores() as (own, others):
         samples, fetched = grid.measure(say, shape, rounds, own, others)
     goals = tuple(_within(case, variants, fetched[case]) for case, variants in samples.items())
-    first = _first_tokens(say, size, grid.links, rounds) if first_tokens else {}
+    first = _first_tokens(say, size, grid.links, rounds)
     samples |= first
-    machine = machine_facts() | {
-        "model": f"random Llama {shape.name} of {layers} layers, bfloat16, 1 thread",
-        "command": f"distkv bench prefill --rows {_list(grid.rows)} --remote {_list(grid.remote)} "
-        f"--links {_list(grid.links)} --creditor {_list(grid.loads)} --layers {layers} --rounds {rounds}"
-        + ("" if profile is None else f" --profile {profile.name}")
-        + ("" if first_tokens else " --no-first-tokens")
-        + (" --quick" if quick else ""),
+    facts = {
+        "model": f"random Llama {shape.name} of {LAYERS} layers, bfloat16, 1 thread",
         "contenders": {
             CHOSEN: f"prefill_kv auto, after {LEARNING_STEPS} steps of the cell or {LEARNING_S:g} s, its tries of the "
-            "other way included"
-            + ("" if profile is None else ", what was not measured judged by the profile")
-            + "; first tokens: as the others, greedy, default settings",
+            "other way included; first tokens: as the others, greedy, default settings",
             SHIP: "prefill_kv ship: what distkv did before it could fetch",
             FETCH: "prefill_kv fetch: a mapped pool is attended to where it lies; over tcp in pieces",
             "busy creditor": "decodes 4 sequences of 512 tokens all the time",
@@ -131,19 +115,16 @@ def measure(
         "share of the KV that fetch fetched": {case: round(share, 4) for case, share in fetched.items()},
     }
     goals += tuple(_sooner(case, variants) for case, variants in first.items())
-    units = {case: unit_of_name(case) for case in samples}
-    return Report("prefill", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    return Measured(samples, goals, facts)
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Rows of a chunk, tokens at the creditor, links, and whether the creditor computes steps of its own. profile: the
-    file by which the choice is made before a way was measured, if any."""
+    """Rows of a chunk, tokens at the creditor, links, and whether the creditor computes steps of its own."""
 
     rows: tuple[int, ...]
     remote: tuple[int, ...]
     links: tuple[str, ...]
     loads: tuple[str, ...]
-    profile: str | None = None
 
     def measure(
         self, say: Say, shape: Shape, rounds: int, own: int | None, others: int | None
@@ -174,7 +155,7 @@ class Grid(msgspec.Struct, frozen=True):
         return samples, fetched
 
     def _debtor(self, model: Model, creditor: Creditor, way: PrefillKv, link: str) -> RemotePrefill:
-        return RemotePrefill(model, max(self.rows), creditor.member, way, LINKS[link], self.profile)
+        return RemotePrefill(model, max(self.rows), creditor.member, way, LINKS[link])
 
 
 def _contenders(
@@ -258,10 +239,6 @@ def _too_few(variants: Mapping[str, list[float]]) -> str:
     return "" if rounds >= LEAST_ROUNDS else f"{rounds} rounds, and a verdict takes {LEAST_ROUNDS}"
 
 
-def _list(values: Sequence[object]) -> str:
-    return ",".join(map(str, values))
-
-
 main = benchmark(
     "prefill",
     measure,
@@ -271,20 +248,8 @@ main = benchmark(
         click.Option(["--remote"], help="Tokens that lie at the creditor; with commas."),
         click.Option(["--links"], help="host, where pools are mapped, and tcp; with commas."),
         click.Option(["--creditor"], help="idle, busy or both, with a comma: whether it computes steps of its own."),
-        click.Option(["--layers"], type=click.IntRange(min=1), default=2, show_default=True, help="Of the model."),
-        click.Option(
-            ["--rounds"],
-            type=click.IntRange(min=1),
-            help=f"How often each variant runs; goals are judged from {LEAST_ROUNDS} on.",
-        ),
-        click.Option(
-            ["--profile"],
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="File of distkv profile, by which chunks are told from each other, and the first ones judged.",
-        ),
-        click.Option(
-            ["--first-tokens/--no-first-tokens"], default=True, help="With the time to first token of a long prompt."
-        ),
     ],
     unit_of=unit_of_name,
+    packages=("torch",),
+    rounds=(LEAST_ROUNDS, 2),
 )

@@ -13,15 +13,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
-import click
-
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.cores import two_cores
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Report, results
 from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.remote_cells.debtor import Debtor, DecodeSteps
 from distkv.bench.remote_cells.goals import (
@@ -67,12 +63,10 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started is left on return."""
+def measure(say: Say, *, quick: bool, rounds: int) -> Measured:
+    """Run it. Nothing that it started is left on return."""
     shape = MODELS["tiny" if quick else "b"]
     contexts = (256, 512) if quick else (2048, 32768)
-    rounds = rounds or (2 if quick else 9)
-    facts = machine_facts()
     with ExitStack() as stack:
         own, others = stack.enter_context(two_cores())
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
@@ -85,9 +79,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
         first = stack.enter_context(Creditor(Lent(shape, blocks // 2, others, FIRST, traced=True)))
         second = stack.enter_context(Creditor(Lent(shape, blocks // 3, others, SECOND)))
         debtor = Debtor(model, max(contexts))
-        bench = _Bench(
-            say, shape, model, debtor, first, second, transport, rounds, WATCHED_S / 10 if quick else WATCHED_S
-        )
+        bench = _Bench(say, shape, model, debtor, first, second, rounds, WATCHED_S / 10 if quick else WATCHED_S)
         samples = bench.idle_links()
         for context in contexts:
             samples |= bench.decode(context)
@@ -96,11 +88,9 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
         if own is not None and others is not None:
             say("memory")
             samples |= memory_reads((own, others), rounds, *([MOST_BYTES // 16] if quick else []))
-    machine = facts | {
+    facts = {
         "model": f"random Llama {shape.name}, bfloat16, 1 thread per instance",
-        "transport": transport,
         "placed": f"debtor on core {own}, creditors on core {others}",
-        "command": f"distkv bench remote --transport {transport} --rounds {rounds}" + (" --quick" if quick else ""),
         "contenders": {
             ONE: "all of the KV in its own pool",
             TWO: "half of it at a creditor",
@@ -108,9 +98,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
             "busy creditor": f"decodes {OWN_BATCH} sequences of {OWN_CONTEXT} tokens all the time",
         },
     }
-    units = {case: unit_of_name(case) for case in samples}
-    goals = goals_of(samples, contexts, shape)
-    return Report("remote", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    return Measured(samples, goals_of(samples, contexts, shape), facts)
 
 
 class _Bench:
@@ -124,21 +112,17 @@ class _Bench:
         debtor: Debtor,
         first: Creditor,
         second: Creditor,
-        transport: Transport,
         rounds: int,
         watched_s: float,
     ) -> None:
         self._say, self._shape, self._model, self._rounds = say, shape, model, rounds
-        self._debtor, self._first, self._second, self._transport = debtor, first, second, transport
+        self._debtor, self._first, self._second = debtor, first, second
         self._watched_s = watched_s
 
     def decode(self, context: int) -> Samples:
         """Time per token, and the layers of two instances, behind so many tokens."""
         members = self._first.member, self._second.member
-        variants = {
-            name: self._debtor.steps(context, members[:count], self._transport)
-            for count, name in enumerate((ONE, TWO, THREE))
-        }
+        variants = {name: self._debtor.steps(context, members[:count]) for count, name in enumerate((ONE, TWO, THREE))}
         try:
             times = {name: partial(_tokens, steps, token_case(context)) for name, steps in variants.items()}
             samples = alternate(times, self._rounds, report=lambda what: self._say(f"{context:,} tokens, {what}"))
@@ -165,8 +149,8 @@ class _Bench:
     def busy(self, context: int) -> Samples:
         """Own steps of a creditor alone, beside a debtor that computes as much and asks nobody, and with one that asks
         all the time."""
-        asking = self._debtor.steps(context, (self._first.member,), self._transport)
-        apart = self._debtor.steps(context, (), self._transport)
+        asking = self._debtor.steps(context, (self._first.member,))
+        apart = self._debtor.steps(context, ())
         rates: dict[str, list[float]] = {ALONE: [], BESIDE: [], SERVING: [], SHARE: [], SHARE_BESIDE: []}
         try:
             asking.step()
@@ -215,7 +199,7 @@ class _Bench:
     def idle_links(self) -> Samples:
         """Processor time of a creditor that a debtor is linked to and does not ask."""
         self._say("an idle creditor")
-        steps = self._debtor.steps(BLOCK_TOKENS * 4, (self._first.member,), self._transport)
+        steps = self._debtor.steps(BLOCK_TOKENS * 4, (self._first.member,))
         try:
             steps.step()
             found = []
@@ -237,15 +221,4 @@ def _round_trips(link: RoundTrips) -> Mapping[str, float]:
     return {ROUND_TRIP: 1e6 * statistics.median(one for _ in range(PLANS) for one in link.plan())}
 
 
-main = benchmark(
-    "remote",
-    measure,
-    HELP,
-    [
-        click.Option(
-            ["--transport"], type=click.Choice(["auto", "shm", "tcp"]), default="auto", show_default=True, help="Of KV."
-        ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
-    ],
-    unit_of=unit_of_name,
-)
+main = benchmark("remote", measure, HELP, unit_of=unit_of_name, packages=("torch",), rounds=(9, 2))

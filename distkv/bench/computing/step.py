@@ -20,8 +20,7 @@ from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.lists import sizes_of
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.bandwidth import Bandwidth
 from distkv.bench.harness.timing.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
 from distkv.bench.workloads.computing.decode_steps import DecodeSteps
@@ -53,15 +52,14 @@ def measure(
     batches: str,
     contexts: str,
     threads: int,
-    rounds: int | None,
+    rounds: int,
     host: bool,
 ) -> Measured:
-    """Run it; the report and its samples."""
+    """Run it."""
     if host:
-        return _measure_host(say, _cells(batches, contexts), rounds or (2 if quick else 7))
+        return _measure_host(say, _cells(batches, contexts), rounds)
     shape = MODELS[model or ("tiny" if quick else "8b" if device != "cpu" else "b")]
     cells = _cells(batches, contexts)
-    rounds = rounds or (2 if quick else 7)
     if device != "cpu":
         gpu_of(device)
     here = choose_device(device)
@@ -81,23 +79,19 @@ def measure(
         samples |= alternate(contenders, rounds, warmups=2)
         graphs[case] = steps.graphs
         del steps, contenders
-    machine = machine_facts() | gpu_facts(here.place) | {
+    facts = gpu_facts(here.place) | {
         "kernels": here.backend.name,
         "graphs": graphs,
         "threads": threads,
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
-        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "
-        f"--contexts {contexts} --threads {threads} --rounds {rounds}",
         "contenders": {
             OURS: f"StepRunner, greedy, {STEPS} steps a sample"
             + (", each begun while the one before runs" if here.is_async else ""),
             LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
             + ("as a copy, bytes read and written" if here.place.type == "cuda" else "as a read"),
         },
-    }  # fmt: skip
-    goals = tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items())
-    units = {case: unit_of_name(case) for case in samples}
-    return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+    }
+    return Measured(samples, tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items()), facts)
 
 
 def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measured:
@@ -113,15 +107,11 @@ def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measur
 
     say("steps whose kernels are not there")
     samples = host_steps.host_work(cells, rounds)
-    machine = machine_facts() | {
+    facts = {
         "model": f"random Llama of {host_steps.LAYERS} layers, so narrow that what is computed takes next to nothing",
         "kernels": "none: captured graphs are not replayed, attention is planned and not launched",
-        "command": "distkv bench step --host --batches "
-        + ",".join(str(batch) for batch in dict.fromkeys(batch for batch, _ in cells)),
     }
-    units = {case: unit_of_name(case) for case in samples}
-    goals = host_steps.goals(samples)
-    return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+    return Measured(samples, host_steps.goals(samples), facts)
 
 
 def _cells(batches: str, contexts: str) -> list[tuple[int, int]]:
@@ -170,7 +160,8 @@ main = benchmark(
             ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
         ),
         click.Option(["--host"], is_flag=True, help="Only what the host does for a GPU's step. Needs Triton, no GPU."),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
     ],
     unit_of=unit_of_name,
+    packages=("torch", "triton"),
+    rounds=(7, 2),
 )

@@ -19,8 +19,7 @@ import click
 
 from distkv.bench.harness.alternate import Measure, Samples, Turns, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, judged, results
+from distkv.bench.harness.report import Goal, at_least, judged
 from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.transfers.layouts import KINDS, Kind, Layout, fill
 from distkv.bench.transfers.owner import Owner, Served
@@ -45,7 +44,6 @@ QUERY_BYTES = 16 * 1024
 BESIDE_UCX = "4 KB scattered, in pairs with UCX, GB/s"
 QUERIES = "16 KB there and back, µs"
 IDLE_S = 3.0
-PACKAGES = ("pyzmq", "numpy", "nixl-cu12", "libucx-cu12")
 CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_EXCHANGES)
 MOST_VERIFYING = 1.03
 PAIRS = 6
@@ -74,9 +72,9 @@ class Place:
     through: tuple[str, ...] = ()
 
 
-def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> Measured:
-    """Run it; the report and its samples."""
-    blocks, rounds = (QUICK_BLOCKS, 2) if quick else (BLOCKS, rounds or 9)
+def measure(say: Say, *, quick: bool, rounds: int, namespaces: bool) -> Measured:
+    """Run it."""
+    blocks = QUICK_BLOCKS if quick else BLOCKS
     turns = Turns()
     not_linked: dict[str, str] = {}
     idle_percent = 0.0
@@ -100,15 +98,10 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
                     _pairs(turns, ways, blocks, _verifying(size_kb), (transport, transport + VERIFIED), rounds)
                 if size_kb == SIZES_KB[0]:
                     _pairs(turns, ways, blocks, BESIDE_UCX, ("shm", UCX_MESSAGES), rounds)
-    samples = turns.samples
-    units = {case: unit_of_name(case) for case in samples}
-    machine = machine_facts() | {
+    facts = {
         "blocks": blocks,
         "owner": "a network namespace of its own" if namespaces else "another process of the host",
         "not linked": not_linked,
-        "command": "distkv bench transfer"
-        + (" --quick" if quick else f" --rounds {rounds}")
-        + (" --namespaces" if namespaces else ""),
         "contenders": {
             VECTORED: "sendmsg and recvmsg_into of up to 1,024 blocks at once, TCP_NODELAY, Python's socket",
             GATHERED: "numpy.take into one buffer, sendall, recv_into, fancy indexing",
@@ -117,8 +110,7 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
         }
         | {name: str(exchange) for name, exchange in UCX_EXCHANGES.items()},
     }
-    goals = _goals(samples, idle_percent, namespaces)
-    return Report("transfer", machine, versions_of(PACKAGES), results(samples, units), goals), samples
+    return Measured(turns.samples, _goals(turns.samples, idle_percent, namespaces), facts)
 
 
 def _case(size_kb: int, kind: Kind) -> str:
@@ -247,8 +239,9 @@ main = benchmark(
     measure,
     HELP,
     [
-        click.Option(["--rounds"], type=click.IntRange(min=2), help="Of all variants."),
         click.Option(["--namespaces"], is_flag=True, help="The owner in a network namespace of its own."),
     ],
     unit_of=unit_of_name,
+    packages=("pyzmq", "numpy", "nixl-cu12", "libucx-cu12"),
+    rounds=(9, 2),
 )

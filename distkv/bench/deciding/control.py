@@ -9,13 +9,10 @@ import gc
 import statistics
 from collections.abc import Callable
 
-import click
-
 from distkv.bench.harness.alternate import alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.quantile import p99
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
 from distkv.bench.workloads.deciding.control_load import BLOCK_TOKENS, ControlLoad
 
 SIZES, QUICK_SIZES = (10, 100, 1_000, 10_000), (10, 100)
@@ -72,9 +69,9 @@ class Rates:
         return self._load.took_us
 
 
-def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
-    """Run it; the report and its samples."""
-    sizes, rounds = QUICK_SIZES if quick else SIZES, rounds or (2 if quick else MOST_ROUNDS)
+def measure(say: Say, *, quick: bool) -> Measured:
+    """Run it."""
+    sizes, rounds = (QUICK_SIZES, 2) if quick else (SIZES, MOST_ROUNDS)
     variants: dict[str, Callable[[], dict[str, float]]] = {}
     for waiting in sizes:
         say(f"{waiting:,} waiting")
@@ -85,12 +82,8 @@ def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
     gc.freeze()
     samples = alternate(variants, rounds, report=say)
     gc.unfreeze()
-    machine = machine_facts() | {
-        "command": f"distkv bench control --rounds {rounds}" + (" --quick" if quick else ""),
-        "load": f"a batch of {BATCH} that decodes; requests of two to four rBlocks of {BLOCK_TOKENS} tokens wait",
-    }
-    goals = tuple(goal for case, found in samples.items() for goal in _goals(case, found))
-    return Report("control", machine, versions_of(()), results(samples, dict.fromkeys(samples, "µs")), goals), samples
+    facts = {"load": f"a batch of {BATCH} that decodes; requests of two to four rBlocks of {BLOCK_TOKENS} tokens wait"}
+    return Measured(samples, tuple(goal for case, found in samples.items() for goal in _goals(case, found)), facts)
 
 
 def _goals(case: str, found: dict[str, list[float]]) -> tuple[Goal, ...]:
@@ -106,14 +99,4 @@ def _goals(case: str, found: dict[str, list[float]]) -> tuple[Goal, ...]:
     return Goal(f"{case}, {last}", f"at most {EVENT_GOAL_US:g} µs", f"{median:.0f}", median <= EVENT_GOAL_US), grows
 
 
-main = benchmark(
-    "control",
-    measure,
-    HELP,
-    [
-        click.Option(
-            ["--rounds"], type=click.IntRange(1, MOST_ROUNDS), help="How often each number of requests is measured."
-        )
-    ],
-    unit_of=lambda case: "µs",
-)
+main = benchmark("control", measure, HELP, unit_of=lambda case: "µs")

@@ -15,9 +15,8 @@ import msgspec
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.quantile import p99
-from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.harness.report import Goal, judged
 from distkv.bench.workloads.deciding.dispatch_model import ModelCluster, Served, lognormal_trace
 from distkv.types import DispatchName
 
@@ -55,17 +54,15 @@ QUICK = Size((2.0,), requests=100, rounds=2)
 
 
 def measure(say: Say, *, quick: bool) -> Measured:
-    """Run it; the report and its samples."""
+    """Run it."""
     size = QUICK if quick else FULL
     variants = {name: _player(name, size) for name in get_args(DispatchName)}
     samples = alternate(variants, size.rounds, warmups=0, report=say)
-    facts = machine_facts() | {
+    facts = {
         "instances": f"pools of {', '.join(f'{pool:,}' for pool in POOLS)} tokens, the last one half as fast",
         "requests": f"{size.requests} in each round, prompts of a median of {MEDIAN_TOKENS} tokens",
-        "command": "distkv bench dispatch" + (" --quick" if quick else ""),
     }
-    found = results(samples, {case: unit_of_name(case) for case in samples})
-    return Report("dispatch", facts, versions_of(("msgspec",)), found, _goals(samples)), samples
+    return Measured(samples, _goals(samples), facts)
 
 
 def _player(name: DispatchName, size: Size) -> Callable[[], Mapping[str, float]]:
@@ -102,4 +99,4 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-main = benchmark("dispatch", measure, HELP, unit_of=unit_of_name)
+main = benchmark("dispatch", measure, HELP, unit_of=unit_of_name, packages=("msgspec",))

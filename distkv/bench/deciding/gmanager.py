@@ -20,10 +20,10 @@ import msgspec
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.kept import keep
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_curves
 from distkv.bench.harness.quantile import p99
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
+from distkv.bench.harness.timing.processes import thread_seconds
 from distkv.bench.workloads.deciding.gmanager_joining import join_at_once
 from distkv.bench.workloads.deciding.gmanager_load import Fleet
 from distkv.bench.workloads.deciding.gmanager_queries import QueryProcess, QueryRun, QueryTimes
@@ -82,9 +82,8 @@ QUICK = Size((10, 100), connections=10, seconds=0.5, rounds=2)
 
 
 def measure(say: Say, *, quick: bool) -> Measured:
-    """Run it; the report and its samples. The process that it started is gone on return."""
+    """Run it. The process that it started is gone on return."""
     size = QUICK if quick else FULL
-    facts = machine_facts()
     cores = sorted(os.sched_getaffinity(0))
     samples: Samples = keep({})
     try:
@@ -110,16 +109,12 @@ def measure(say: Say, *, quick: bool) -> Measured:
     for variants in samples.values():
         for incomplete in [variant for variant, values in variants.items() if len(values) < size.rounds]:
             del variants[incomplete]
-    facts |= {
+    facts = {
         "instances": ", ".join(f"{count:,}" for count in size.instances),
         "connections": size.connections,
         "heartbeat": "every second, with one changed placement and other free blocks each time",
-        "command": "distkv bench gmanager" + (" --quick" if quick else ""),
-        "cores": len(cores),
     }
-    units = {case: _unit(case) for case in samples}
-    found = results(samples, units)
-    return Report("gmanager", facts, versions_of(("msgspec", "pyzmq", "uvloop")), found, _goals(samples, size)), samples
+    return Measured(samples, _goals(samples, size), facts)
 
 
 def _round(fleet: Fleet, queries: QueryProcess, pid: int, seconds: float) -> dict[str, float]:
@@ -197,8 +192,7 @@ def _gmanager(core: int, own_core: int) -> Iterator[Child]:
 
 def _busy_seconds(pid: int) -> float:
     """Processor time of all threads of a process, to the nanosecond."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+    return sum(thread_seconds(pid).values())
 
 
 def _most_memory_bytes(pid: int) -> int:
@@ -237,4 +231,11 @@ def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
     )
 
 
-main = benchmark("gmanager", measure, HELP, unit_of=_unit, plot=partial(write_curves, along="instances"))
+main = benchmark(
+    "gmanager",
+    measure,
+    HELP,
+    unit_of=_unit,
+    packages=("msgspec", "pyzmq", "uvloop"),
+    plot=partial(write_curves, along="instances"),
+)

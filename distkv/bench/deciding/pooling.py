@@ -18,9 +18,8 @@ import click
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.finite import FiniteRange
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.quantile import quantile
-from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.harness.report import Goal, judged
 from distkv.bench.pooling.consecutive import one_after_the_other, serial_s
 from distkv.bench.pooling.contenders import OFF, POOLED
 from distkv.bench.workloads.trace import (
@@ -56,7 +55,7 @@ PLAYERS: Mapping[str, SimPolicyName] = {
     ONE_POOL: "none",
 }
 PROFILE = "a100-llama2-7b"
-SHARES, INSTANCES, ROUNDS = (0.1, 0.2, 0.4), (2, 3, 4), 5
+SHARES, INSTANCES = (0.1, 0.2, 0.4), (2, 3, 4)
 MEDIAN_TOKENS = 48
 REQUESTS, RATE = 25, 6.0
 """For each instance, and a second: more than any of them serves."""
@@ -102,9 +101,9 @@ def measure(
     instances: Sequence[int],
     players: Sequence[str],
     median_tokens: int | None,
-    rounds: int | None,
+    rounds: int,
 ) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError for a profile or a trace that cannot be read, a trace with
+    """Run it. Raises ConfigError for a profile or a trace that cannot be read, a trace with
     fewer requests than are played, and for shares of documents in a load that has none."""
     known = built_in(PROFILE) if profile is None else load_profile(profile)
     if trace is not None and (shares or drawn or median_tokens):
@@ -128,9 +127,9 @@ def measure(
         say(title)
         playing = {name: _Player(known, count, loads[load], per_s, of_largest, name).play for name in names}
         with rarely_collected():
-            found = alternate(playing, rounds or (1 if quick else ROUNDS), warmups=0)
+            found = alternate(playing, rounds, warmups=0)
         samples |= {f"{case}, {title}": values for case, values in found.items()}
-    facts = machine_facts() | {
+    facts = {
         "profile": PROFILE if profile is None else f"{known.model} on {known.device}",
         "requests": f"{REQUESTS} for each instance, {' or '.join(f'{one:g}' for one in rates or (RATE,))} a second for "
         f"each"
@@ -143,8 +142,7 @@ def measure(
             if name != OFF
         },
     }
-    units = {case: UNITS[case.partition(",")[0]] for case in samples}
-    return Report("pooling", facts, versions_of(()), results(samples, units), tuple(_goals(samples))), samples
+    return Measured(samples, tuple(_goals(samples)), facts)
 
 
 def _loads(drawn: Drawn, shares: Sequence[float], median_tokens: int) -> dict[str, _Draw]:
@@ -299,7 +297,7 @@ main = benchmark(
             help="Of prompt and output of a chat together, roughly; all lengths and pools follow. "
             f"{MEDIAN_TOKENS} if not given.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How many times other requests are drawn."),
     ],
     unit_of=lambda case: UNITS[case.partition(",")[0]],
+    rounds=(5, 1),
 )

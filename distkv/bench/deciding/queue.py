@@ -18,8 +18,7 @@ import click
 from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient
@@ -96,11 +95,9 @@ class Batch:
         return False
 
 
-def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None) -> Measured:
-    """Run it; the report and its samples."""
+def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int) -> Measured:
+    """Run it."""
     sizes = sorted(queued) or (QUICK_QUEUED if quick else QUEUED)
-    rounds = rounds or (1 if quick else 5)
-    facts = machine_facts()
     start, tokens = (QUICK_START, QUICK_TOKENS) if quick else (START, TOKENS)
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = make_checkpoint(Path(scratch) / "model")
@@ -112,15 +109,12 @@ def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None)
             batch = Batch(cluster, start, tokens)
             variants = {_queued(size): partial(batch.measure, size) for size in (0, *sizes)}
             samples = alternate(variants, rounds, warmups=0 if quick else 1, report=say)
-    machine = facts | {
+    facts = {
         "model": "random Llama, float32, hidden 64, layers 2",
-        "command": "distkv bench queue" + "".join(f" --queued {size}" for size in sizes) + f" --rounds {rounds}"
-        + (" --quick" if quick else ""),
         "instance": f"{BATCH} sequences in a step, {KV_TOKENS:,} tokens of KV, one thread, room for the queue",
         "measured": f"{tokens:,} tokens of each sequence, after the first {start:,}",
-    }  # fmt: skip
-    goals = tuple(_goal(size, samples[RATE], batch.slow) for size in sizes)
-    return Report("queue", machine, versions_of(("pyzmq", "uvloop")), results(samples, UNITS), goals), samples
+    }
+    return Measured(samples, tuple(_goal(size, samples[RATE], batch.slow) for size in sizes), facts)
 
 
 def _queued(size: int) -> str:
@@ -145,7 +139,8 @@ main = benchmark(
             multiple=True,
             help="Requests behind the batch; may be given again. 100, 1,000 and 5,000 if not given.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each number is measured."),
     ],
     unit_of=UNITS.__getitem__,
+    packages=("pyzmq", "uvloop"),
+    rounds=(5, 1),
 )

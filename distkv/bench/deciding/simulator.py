@@ -12,13 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import click
-
 from distkv.bench.harness.alternate import alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_curves
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
 from distkv.sim.collecting import rarely_collected
 from distkv.sim.profiles.built_in import built_in, kv_tokens
 from distkv.sim.spec import SimSpec
@@ -57,21 +54,15 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, instances: tuple[int, ...], batch: int | None) -> Measured:
-    """Run it; the report and its samples."""
-    sizes = instances or (QUICK_SIZES if quick else SIZES)
-    rows = batch or (QUICK_BATCH if quick else BATCH)
-    variants = {f"{size:,}": _player(size, rows, say) for size in sorted(sizes)}
+def measure(say: Say, *, quick: bool) -> Measured:
+    """Run it."""
+    sizes, rows = (QUICK_SIZES, QUICK_BATCH) if quick else (SIZES, BATCH)
+    variants = {f"{size:,}": _player(size, rows, say) for size in sizes}
     with rarely_collected():
         samples = alternate(variants, 1, warmups=0)
-    machine = machine_facts() | {
-        "profile": PROFILE,
-        "batch": rows,
-        "command": "distkv bench simulator" + (" --quick" if quick else ""),
-        "memory": "the most that this process had by then",
-    }
+    facts = {"profile": PROFILE, "batch": rows, "memory": "the most that this process had by then"}
     goals = tuple(_goal(size, least, samples[SPEED]) for size, least in GOALS.items() if f"{size:,}" in samples[SPEED])
-    return Report("simulator", machine, versions_of(()), results(samples, UNITS), goals), samples
+    return Measured(samples, goals, facts)
 
 
 def _player(instances: int, batch: int, say: Say) -> Callable[[], Mapping[str, float]]:
@@ -121,10 +112,6 @@ main = benchmark(
     "simulator",
     measure,
     HELP,
-    [
-        click.Option(["--instances"], type=click.IntRange(min=1), multiple=True, help="How many; may be given again."),
-        click.Option(["--batch"], type=click.IntRange(min=1), help="Requests that each of them decodes."),
-    ],
     unit_of=UNITS.__getitem__,
     plot=partial(write_curves, along="instances"),
 )

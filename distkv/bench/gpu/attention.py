@@ -7,7 +7,6 @@ graph: the figures are of kernels, not of launching them. It goes over all layer
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -18,8 +17,7 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.gpu import (
     Clock,
     Work,
@@ -50,15 +48,14 @@ def backend_for(
     device: torch.device,
     tables: Path | None = None,
     *,
-    tune: bool,
     layers: int,
-    tune_s: float = math.inf,
+    tune_s: float | None,
 ) -> TritonBackend:
-    """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep. tables:
-    a directory in place of the cache. layers: of rBlocks that they are measured with. tune_s: within about so long."""
+    """With the configs that were measured on this GPU before; tune_s: measure those of these shapes now, within about
+    so long, to keep. tables: a directory in place of the cache. layers: of rBlocks that they are measured with."""
     name = torch.cuda.get_device_name(device)
     table = TunedTable.load(name, tables)
-    if tune:
+    if tune_s is not None:
         path = None
         for _ in _tuned(say, table, shapes, device, layers, tune_s):
             path = table.save(name, tables)  # each time: what is measured is not lost
@@ -103,10 +100,9 @@ def measure_on(
     prefill: tuple[Cells, ...],
     rounds: int,
     copy_bytes: int,
-    command: str,
     layers: int,
 ) -> Measured:
-    """Run it; the report and its samples."""
+    """Run it."""
     clock = clock_of(device)
     samples: Samples = {}
     fewer: list[str] = []
@@ -126,12 +122,10 @@ def measure_on(
             samples |= _decode(say, clock, batch(shape, cells), backend, rounds, device, copy_bytes, missing)
         for cells in prefill:
             samples |= _prefill(say, clock, batch(shape, cells), backend, rounds, missing)
-    units = {case: case.rpartition(", ")[2] for case in samples}
-    machine = machine_facts() | gpu_facts(device) | {
+    facts = gpu_facts(device) | {
         "keys": f"bfloat16, rBlocks of {BLOCK_TOKENS} tokens and {layers} layers in random order",
         "fewer layers, for want of memory": "; ".join(fewer) or "none",
         "libraries that did not run": _by_reason(missing) or "none",
-        "command": command,
         "not captured": ", ".join(f"{why} ({count} times)" for why, count in clock.not_captured.items()) or "none",
         "contenders": {
             COPY: f"copy of {copy_bytes >> 20} MiB within the device, bytes read and written",
@@ -140,9 +134,8 @@ def measure_on(
             FLASH_ATTENTION_3: "flash_attn_with_kvcache with get_scheduler_metadata, the same rBlocks",
             "torch ...": "scaled_dot_product_attention of that backend, enable_gqa, contiguous K and V",
         },
-    }  # fmt: skip
-    versions = versions_of(("torch", "triton", "flashinfer-python", "flash-attn-3"))
-    return Report("attention", machine, versions, results(samples, units), _goals(samples)), samples
+    }
+    return Measured(samples, _goals(samples), facts)
 
 
 def _decode(

@@ -17,6 +17,7 @@ from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.registry import choose_device
 
 WARMUPS, STEPS, ROWS = 5, 5, 60
+MODEL, BATCHES, CONTEXT = "1b", (1, 64), 2048
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -61,21 +62,18 @@ def _run(steps: DecodeSteps) -> float:
 
 @click.command(help="Decode steps in torch's profiler.")
 @click.option("--device", default="cuda", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--model", type=click.Choice(sorted(MODELS)), default="1b", show_default=True)
-@click.option("--batches", default="1,64", show_default=True, help="Sequences of a step; with commas.")
-@click.option("--context", type=int, default=2048, show_default=True, help="Tokens behind each.")
 @click.option("--json", "file", type=click.Path(path_type=Path), required=True)
-def main(device: str, model: str, batches: str, context: int, file: Path) -> None:
+def main(device: str, file: Path) -> None:
     """See the command's help."""
     here = choose_device(device)
-    made = random_model(MODELS[model], here)
+    made = random_model(MODELS[MODEL], here)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if here.is_async else [])]
     found: dict[str, Any] = {}
-    for batch in map(int, batches.split(",")):
-        steps = DecodeSteps(made, batch, context, WARMUPS + 2 * STEPS)
-        case = found[f"{model}, batch {batch} x {context:,}"] = profiled(steps, activities)
+    for batch in BATCHES:
+        steps = DecodeSteps(made, batch, CONTEXT, WARMUPS + 2 * STEPS)
+        case = found[f"{MODEL}, batch {batch} x {CONTEXT:,}"] = profiled(steps, activities)
         file.write_bytes(msgspec.json.encode(found))
-        click.echo(f"{model}, batch {batch}: {case['step_us']:.0f} us a step, device {case['device_busy_us']:.0f} us")
+        click.echo(f"{MODEL}, batch {batch}: {case['step_us']:.0f} us a step, device {case['device_busy_us']:.0f} us")
         for row in case["rows"][:15]:
             click.echo(f"    {row['microseconds']:9.1f} us {row['calls']:6.1f} x {row['where']} {row['name'][:90]}")
 

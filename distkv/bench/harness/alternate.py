@@ -6,11 +6,13 @@ import math
 import random
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from distkv.bench.harness.kept import keep
 
+T = TypeVar("T")
 Measure = Callable[[], Mapping[str, float]]
 Samples = dict[str, dict[str, list[float]]]
 """case → variant → one value per round."""
@@ -93,10 +95,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     Values are > 0, one per round, in the order they were measured. Raises ValueError for different lengths.
     """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    draw = random.Random(0)
-    means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
-    low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
-    return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high))
+    return Ratio(*map(math.exp, _bootstrapped(logs, statistics.fmean)))
 
 
 def pooled_ratio(
@@ -113,14 +112,16 @@ def pooled_ratio(
         mine, other = (of([value for values in part for value in values]) for part in zip(*chosen, strict=True))
         return mine / other
 
-    draw = random.Random(0)
-    ratios = sorted(ratio(draw.choices(rounds, k=len(rounds))) for _ in range(RESAMPLES))
-    return Ratio(ratio(rounds), ratios[int(0.025 * RESAMPLES)], ratios[int(0.975 * RESAMPLES) - 1])
+    return Ratio(*_bootstrapped(rounds, ratio))
 
 
 def median_interval(values: Sequence[float]) -> Ratio:
     """The median of the rounds, and its bootstrapped 95 % interval."""
+    return Ratio(*_bootstrapped(values, statistics.median))
+
+
+def _bootstrapped(rounds: Sequence[T], of: Callable[[Sequence[T]], float]) -> tuple[float, float, float]:
+    """What the rounds say, and the bounds of its 95 % interval."""
     draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
-    return Ratio(statistics.median(values), low, high)
+    found = sorted(of(draw.choices(rounds, k=len(rounds))) for _ in range(RESAMPLES))
+    return of(rounds), found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES) - 1]

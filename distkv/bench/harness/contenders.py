@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
+from distkv.bench.baselines.drivers import transformers
 from distkv.client.local.cluster import LocalCluster
 from distkv.types import SamplingParams
 
@@ -88,27 +87,11 @@ class Transformers:
     SETTINGS = "forward loop, inference_mode, DynamicCache, sdpa attention, logits of the last token only, no compile"
 
     def __init__(self, model: Path, threads: int) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._threads = threads
-        transformers: Any = importlib.import_module("transformers")
-        transformers.utils.logging.disable_progress_bar()
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        self._engine = transformers.Transformers(str(model), "float32", threads)
 
     def ask(self, prompt: Sequence[int], max_tokens: int) -> Timing:
         """Greedy tokens, end tokens ignored."""
-        torch = self._torch
-        torch.set_num_threads(self._threads)
-        ids: list[int] = []
         sent_s = time.perf_counter()
-        with torch.inference_mode():
-            output = self._model(torch.tensor([list(prompt)]), use_cache=True, logits_to_keep=1)
-            ids.append(int(output.logits[0, -1].argmax()))
-            first_s = time.perf_counter()
-            while len(ids) < max_tokens:
-                last = torch.tensor([ids[-1:]])
-                cache = output.past_key_values
-                output = self._model(last, past_key_values=cache, use_cache=True, logits_to_keep=1)
-                ids.append(int(output.logits[0, -1].argmax()))
-        return Timing(first_s - sent_s, time.perf_counter() - first_s, len(prompt), tuple(ids))
+        came = [(token, time.perf_counter()) for _, token in self._engine.run([list(prompt)], max_tokens)]
+        ids, times_s = zip(*came, strict=True)
+        return Timing(times_s[0] - sent_s, times_s[-1] - times_s[0], len(prompt), ids)

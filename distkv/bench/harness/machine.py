@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -27,18 +26,6 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-class Others:
-    """What other processes compute on this machine from when this is made, and what its host takes from it."""
-
-    def __init__(self) -> None:
-        self._started_s, self._before_s = time.monotonic(), _others_s()
-
-    def cores(self) -> float:
-        """How many cores that kept busy, on average. Of this process's children those count as its own that have ended
-        and were waited for."""
-        return max(0.0, _others_s() - self._before_s) / (time.monotonic() - self._started_s)
-
-
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
     """Versions of Python, of distkv, and of these packages; "not installed" for those that are not."""
     found = {"python": platform.python_version(), "distkv": distkv.__version__}
@@ -55,17 +42,6 @@ def raise_descriptor_limit() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
-
-
-def busy_s(stat: str) -> float:
-    """Processor time of all cores that was not idle, what the host took included, by the text of /proc/stat."""
-    _, user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = stat.split(maxsplit=9)
-    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")
-
-
-def _others_s() -> float:
-    """What was neither this process's nor its ended children's."""
-    return busy_s(Path("/proc/stat").read_text(encoding="ascii")) - sum(os.times()[:4])
 
 
 def _cpu_name() -> str:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,10 @@ class Report(msgspec.Struct, frozen=True):
     goals: tuple[Goal, ...] = ()
 
 
-def results(samples: Samples, units: Mapping[str, str]) -> tuple[Result, ...]:
-    """One row per case and variant; `units` has one per case."""
+def results(samples: Samples, unit_of: Callable[[str], str]) -> tuple[Result, ...]:
+    """One row per case and variant. unit_of: the unit of a case."""
     return tuple(
-        Result(case, variant, statistics.median(values), min(values), max(values), units[case])
+        Result(case, variant, statistics.median(values), min(values), max(values), unit_of(case))
         for case, variants in samples.items()
         for variant, values in variants.items()
     )

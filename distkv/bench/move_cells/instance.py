@@ -22,7 +22,6 @@ from distkv.checksums import unpack as unpack_checksums
 from distkv.client.background import BackgroundLoop
 from distkv.config import InstanceConfig, build
 from distkv.token_ids import pack
-from distkv.types import Transport
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, Run, SpanRef
 from distkv.wire.messages.counters import Counters
@@ -55,8 +54,8 @@ class Instance:
     It ends with its context.
     """
 
-    def __init__(self, name: str, load: Load, core: int | None, transport: Transport) -> None:
-        """core: of the worker and of this driver. transport: by which others' rBlocks come."""
+    def __init__(self, name: str, load: Load, core: int | None) -> None:
+        """core: of the worker and of this driver."""
         self.name = name
         self._load, self._core = load, core
         self.num_blocks = load.context // BLOCK_TOKENS
@@ -69,7 +68,6 @@ class Instance:
             "kv_tokens": self.lent.stop * BLOCK_TOKENS,
             "block_size": BLOCK_TOKENS,
             "instance_id": name,
-            "tensor_transport": transport,
             "log_level": "warning",
         }
         self._config = build(InstanceConfig, settings)

@@ -39,18 +39,16 @@ class Debtor:
         self._model = model
         self._pool = KvPool(model.config, blocks, BLOCK_TOKENS, model.dtype, memory, model.device.backend.layout)
 
-    def steps(self, context: int, creditors: Sequence[Member], transport: Transport) -> DecodeSteps:
+    def steps(self, context: int, creditors: Sequence[Member]) -> DecodeSteps:
         """Steps behind `context` tokens, the first of which lie at the creditors, as many at each as here."""
-        return DecodeSteps(self._model, self._pool, context, creditors, transport)
+        return DecodeSteps(self._model, self._pool, context, creditors)
 
 
 class DecodeSteps:
     """Of one sequence; it ends with `close`."""
 
-    def __init__(
-        self, model: Model, pool: KvPool, context: int, creditors: Sequence[Member], transport: Transport
-    ) -> None:
-        self._peers = Linked(creditors, transport, out_dtype_of(model.dtype))
+    def __init__(self, model: Model, pool: KvPool, context: int, creditors: Sequence[Member]) -> None:
+        self._peers = Linked(creditors, "auto", out_dtype_of(model.dtype))
         self._creditors = [member.instance_id for member in creditors]
         self._runner = StepRunner(model, pool, self._peers, None, "ship")
         blocks = context // BLOCK_TOKENS

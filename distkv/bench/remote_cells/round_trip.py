@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, COMPAT, SPAN
-from distkv.engine.attention.answer_times import AnswerTimes
-from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.bench.remote_cells.debtor import Linked
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, SPAN
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.kernels.exchange import FrameStatus, MergeRun
 from distkv.types import Transport
-from distkv.wire.links import LinkIdentity, connect, hello_to
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendEntry, AttendPlan
 
 QUERY_BYTES = 16384
-_TIMEOUT_S = 30.0
 
 
 class RoundTrips:
     """Over a link of its own, as steps have one; it ends with `close`."""
 
     def __init__(self, model: Model, member: Member, transport: Transport) -> None:
-        assert member.data is not None
         config, heads = model.config, model.heads
         pool = KvPool(config, 1, BLOCK_TOKENS, model.dtype, None, model.device.backend.layout)
         layers = [pool.layer(layer) for layer in range(config.num_layers)]
@@ -34,11 +29,8 @@ class RoundTrips:
             raise RuntimeError("there are no native kernels here, and so no direct exchange")
         self._exchanges, self._model = exchanges, model
         self.rows = -(-QUERY_BYTES // (heads.queries * heads.dim * model.dtype.itemsize))
-        hello = hello_to(LinkIdentity(instance_id="debtor", incarnation=1, compat=COMPAT), member.instance_id, 1)
-        self._link = connect(member.data, hello, _TIMEOUT_S, transport)
-        self._creditor = CreditorLink(
-            self._link, member.instance_id, AnswerTimes(_TIMEOUT_S, shortest_s=_TIMEOUT_S), Counters()
-        )
+        self._linked = Linked((member,), transport)
+        self._creditor = self._linked.creditor(member.instance_id)
         self._q = torch.zeros(self.rows, heads.queries, heads.dim, dtype=model.dtype)
         self._positions = torch.zeros(self.rows, dtype=torch.int64)
         self._steps = 0
@@ -67,4 +59,4 @@ class RoundTrips:
 
     def close(self) -> None:
         """End the link."""
-        self._link.close()
+        self._linked.close()

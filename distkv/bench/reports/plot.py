@@ -37,7 +37,7 @@ def _plot(file: Path, plot_path: Path | None) -> int:
 
 def _benchmark(name: str) -> Benchmark:
     if path := modules().get(name):
-        main = getattr(importlib.import_module(path), "main", None)
+        main = importlib.import_module(path).main
         if isinstance(main, Benchmark):
             return main
     raise click.UsageError(f"the file says it is of benchmark {name!r}, which there is not")

@@ -19,8 +19,7 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.finite import FiniteRange
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results, show_goals
+from distkv.bench.harness.report import Goal, Report, show_goals
 from distkv.bench.profiling.compare import share_within
 from distkv.bench.profiling.plot import draw
 from distkv.bench.profiling.run import BUDGET_S, run, summary
@@ -41,7 +40,7 @@ Examples:
 def measure(
     say: Say, *, quick: bool, model: str | None, device: str, threads: int, budget: float, profile: Path | None
 ) -> Measured:
-    """Run it; the report and its samples."""
+    """Run it."""
     shape = MODELS[model or ("tiny" if quick else "b")]
     with tempfile.TemporaryDirectory(prefix="distkv-bench-profile-") as scratch:
         say(f"making {shape.name}")
@@ -52,17 +51,12 @@ def measure(
         file = run(settings, say, quick=quick, budget_s=budget)
     if profile is not None:
         save_profile(file, profile)
-    samples: Samples = dict(_samples(file.points))
-    machine = machine_facts() | {
+    facts = {
         "threads": threads,
         "cores_used": pinned.get("cpu_affinity", "as the system chooses"),
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
-        "command": f"distkv bench profile --model {shape.name} --device {device} --threads {threads} "
-        f"--budget {budget:g}" + (" --quick" if quick else ""),
     }
-    units = {case: unit_of_name(case) for case in samples}
-    goals = (_goal(file, quick),)
-    return Report("profile", machine, versions_of(("torch",)), results(samples, units), goals), samples
+    return Measured(dict(_samples(file.points)), (_goal(file, quick),), facts)
 
 
 def _samples(points: Sequence[Predicted]) -> Iterator[tuple[str, dict[str, list[float]]]]:
@@ -144,6 +138,7 @@ main = benchmark(
         click.Option(["--profile"], type=click.Path(path_type=Path), help="Write the profile to this file too."),
     ],
     unit_of=unit_of_name,
+    packages=("torch",),
     plot=_plot,
     table=table,
 )  # fmt: skip

@@ -20,31 +20,18 @@ import msgspec
 import distkv
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.units import better
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal, Report
 from distkv.bench.serving.smoke import unit_of
 from distkv.errors import ConfigError
 
 THIS, OTHER = "this checkout", "other checkout"
 NOT_OURS = {"transformers", "memory limit"}
 RUNS = {
-    "step": (
-        "step",
-        "--model",
-        "b",
-        "--threads",
-        "1",
-        "--rounds",
-        "2",
-        "--batches",
-        "1,4,8,16",
-        "--contexts",
-        "128,2048",
-    ),
-    "smoke": ("smoke", "--rounds", "2"),
+    "step": "step --model b --threads 1 --rounds 2 --batches 1,4,8,16 --contexts 128,2048",
+    "smoke": "smoke --rounds 2",
 }
-QUICK_RUNS = {"step": ("step", "--quick", "--threads", "1", "--rounds", "1", "--contexts", "64")}
+QUICK_RUNS = {"step": "step --quick --threads 1 --rounds 1 --contexts 64"}
 HELP = """This checkout beside another one: bench step and bench smoke of both in turns, each sample in a process of its
 own, with the 95 % interval of the ratio. OTHER is the root of a checkout whose native kernels are built.
 
@@ -54,8 +41,8 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, other: Path, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError when a checkout is none or one of its runs fails."""
+def measure(say: Say, *, quick: bool, other: Path, rounds: int) -> Measured:
+    """Run it. Raises ConfigError when a checkout is none or one of its runs fails."""
     here = Path(distkv.__file__).resolve().parents[1]
     other = other.resolve()
     for root in (here, other):
@@ -64,28 +51,20 @@ def measure(say: Say, *, quick: bool, other: Path, rounds: int | None) -> Measur
                 "other", f"{root} is no checkout of distkv", "give the directory that holds pyproject.toml"
             )
     runs = QUICK_RUNS if quick else RUNS
-    rounds = rounds or (2 if quick else 8)
-    units: dict[str, str] = {}
     samples: Samples = {}
     for name, arguments in runs.items():
-        contenders = {label: partial(_sample, root, arguments, units) for label, root in ((THIS, here), (OTHER, other))}
+        contenders = {label: partial(_sample, root, arguments) for label, root in ((THIS, here), (OTHER, other))}
         samples |= alternate(contenders, rounds, report=lambda what, name=name: say(f"{name}, {what}"))  # type: ignore[misc]
-    machine = machine_facts() | {
-        "command": f"distkv bench versions OTHER --rounds {rounds}" + (" --quick" if quick else ""),
-        "runs": {name: " ".join(("distkv", "bench", *arguments)) for name, arguments in runs.items()},
-    }
-    goals = tuple(_no_slower(case, variants, units[case]) for case, variants in samples.items())
-    return Report(
-        "versions", machine, versions_of(("torch", "msgspec", "pyzmq")), results(samples, units), goals
-    ), samples
+    facts = {"runs": {name: f"distkv bench {arguments}" for name, arguments in runs.items()}}
+    return Measured(samples, tuple(_no_slower(case, variants) for case, variants in samples.items()), facts)
 
 
-def _sample(root: Path, arguments: tuple[str, ...], units: dict[str, str]) -> Mapping[str, float]:
-    """Medians of what distkv did in each case of one run; notes the units of the cases."""
+def _sample(root: Path, arguments: str) -> Mapping[str, float]:
+    """Medians of what distkv did in each case of one run."""
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         written = Path(scratch) / "report.json"
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "distkv.cli.main", "bench", *arguments, "--json", str(written)],
+            [sys.executable, "-P", "-m", "distkv.cli.main", "bench", *arguments.split(), "--json", str(written)],
             cwd=scratch,
             env=os.environ | {"PYTHONPATH": str(root)},
             stdin=subprocess.DEVNULL,
@@ -94,20 +73,19 @@ def _sample(root: Path, arguments: tuple[str, ...], units: dict[str, str]) -> Ma
             check=False,
         )
         if done.returncode != 0:
-            raise ConfigError("other", f"bench {arguments[0]} of {root} failed: {done.stderr.strip()[-500:]}")
+            raise ConfigError("other", f"bench {arguments.split()[0]} of {root} failed: {done.stderr.strip()[-500:]}")
         report = msgspec.json.decode(written.read_bytes(), type=Report)
-    found = {}
-    for row in report.results:
-        if row.variant not in NOT_OURS:
-            case = row.case if row.variant == "distkv" else f"{row.case}, {row.variant}"
-            found[case], units[case] = row.median, row.unit
-    return found
+    return {
+        row.case if row.variant == "distkv" else f"{row.case}, {row.variant}": row.median
+        for row in report.results
+        if row.variant not in NOT_OURS
+    }
 
 
-def _no_slower(case: str, variants: Mapping[str, list[float]], unit: str) -> Goal:
+def _no_slower(case: str, variants: Mapping[str, list[float]]) -> Goal:
     """Met unless the whole 95 % interval of the speed ratio lies below 1."""
     ours, theirs = variants[THIS], variants[OTHER]
-    ratio = paired_ratio(theirs, ours) if better(unit) == "lower" else paired_ratio(ours, theirs)
+    ratio = paired_ratio(theirs, ours) if better(unit_of(case)) == "lower" else paired_ratio(ours, theirs)
     return Goal(f"{case}: speed against the other checkout", "95 % interval reaches 1", str(ratio), ratio.high >= 1.0)
 
 
@@ -117,7 +95,8 @@ main = benchmark(
     HELP,
     [
         click.Argument(["other"], type=click.Path(path_type=Path, exists=True, file_okay=False)),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each checkout runs."),
     ],
     unit_of=unit_of,
+    packages=("torch", "msgspec", "pyzmq"),
+    rounds=(8, 2),
 )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -23,9 +24,8 @@ from distkv.bench.baselines.setup import CACHE
 from distkv.bench.harness.alternate import Samples, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.finite import FiniteRange
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_lines
-from distkv.bench.harness.report import Report, Result, results, show_lines
+from distkv.bench.harness.report import results, show_lines
 from distkv.bench.pooling.contenders import NAMES, OFF, POLICIES, Given, default_policy, start
 from distkv.bench.pooling.game import Game
 from distkv.bench.pooling.goals import Found, goals
@@ -42,6 +42,7 @@ from distkv.types import PLANNED_POLICIES
 from distkv.wire.profile_file import load_profile, save_profile
 
 DEADLINE_S = 120.0
+"""After which a request counts as failed."""
 PROFILE_S = 120.0
 HELP = """Requests of a trace on instances that lend each other memory by each policy, beside the same ones that do not
 (off), one instance with the memory and cores of all (big), and instances of vLLM with as much KV memory each behind a
@@ -65,11 +66,10 @@ class Size(msgspec.Struct, frozen=True):
     requests: int
     median_tokens: int
     rates: tuple[float, ...]
-    rounds: int
 
 
-FULL = Size("b", 2, 60, 48, (), 3)
-QUICK = Size("tiny", 2, 12, 24, (20.0,), 1)
+FULL = Size("b", 2, 60, 48, ())
+QUICK = Size("tiny", 2, 12, 24, (20.0,))
 
 
 def measure(
@@ -86,18 +86,17 @@ def measure(
     kv_tokens: int | None,
     instances: int | None,
     profile: Path | None,
-    rounds: int | None,
-    deadline_s: float,
+    rounds: int,
     budget_s: float | None,
     venvs: Path,
 ) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError for a trace that cannot be played, and when no contender
+    """Run it. Raises ConfigError for a trace that cannot be played, and when no contender
     can run."""
     begun_s = time.monotonic()
     size = QUICK if quick else FULL
     shape, count = MODELS[size.model], instances or size.instances
     load = load_of(trace, drawn, seed, requests or size.requests, size.median_tokens, scale_tokens, kv_tokens, count)
-    facts = machine_facts()
+    facts: dict[str, Any] = {}
     cores = tuple(sorted(os.sched_getaffinity(0))[:count])
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch, ExitStack() as stack:
         model = checkpoint(shape, Path(scratch))
@@ -113,21 +112,21 @@ def measure(
         if not running:
             raise ConfigError("contender", "; ".join(f"{name}: {why}" for name, why in left_out.items()))
         settings = {name: str(one.settings) for name, one in running.items()}
-        seen = {name: Seen(one, shape.vocab, deadline_s, load.kv_tokens) for name, one in running.items()}
+        seen = {name: Seen(one, shape.vocab, DEADLINE_S, load.kv_tokens) for name, one in running.items()}
         say("requests one after the other")
         first = next(iter(seen))
         unloaded = seen[first].alone(load.alone)
         predictor = None
         if known is not None:
             predictor = Predictor(
-                load_profile(known), count, load.kv_tokens, deadline_s, has_profile=profile is not None
+                load_profile(known), count, load.kv_tokens, DEADLINE_S, has_profile=profile is not None
             )
             facts["unloaded_simulated"] = str(predictor.alone(load.alone))
             if first in POLICIES:
                 predictor.learn(load.alone, unloaded)
-        game = Game(load, seen, unloaded, rounds or size.rounds, say)
+        game = Game(load, seen, unloaded, rounds, say)
         lowest = float(f"{count / statistics.fmean(map(unloaded.whole_of_s, load.requests)):.1g}")
-        plan = Rates(rates or size.rates, lowest, rounds or size.rounds, lambda: time.monotonic() - begun_s, budget_s)
+        plan = Rates(rates or size.rates, lowest, rounds, lambda: time.monotonic() - begun_s, budget_s)
         plan.run(game.play)
     say("simulating the same")
     predicted = {} if predictor is None else predictor.samples(game.plays, seen, unloaded, {first: load.alone})
@@ -163,14 +162,10 @@ def measure(
     )
     simulated = [name for name in seen if name in POLICIES and predictor is not None]
     stated = goals(found, default_policy()) + true_to_reality(samples, predicted, plan.played, simulated)
-    rows = _rows(samples, "") + _rows(predicted, ", simulated")
-    return Report("cluster", facts, versions_of(("torch", "pyzmq")), rows, stated), samples
-
-
-def _rows(samples: Samples, suffix: str) -> tuple[Result, ...]:
-    """suffix: of the contenders' names."""
-    named = {case: {f"{name}{suffix}": values for name, values in found.items()} for case, found in samples.items()}
-    return results(named, {case: unit(case) for case in samples})
+    beside = {
+        case: {f"{name}, simulated": values for name, values in by_name.items()} for case, by_name in predicted.items()
+    }
+    return Measured(samples, stated, facts, results(beside, unit))
 
 
 def _profiled(model: Path, scratch: Path, cores: Sequence[int], say: Say, *, quick: bool) -> tuple[Path, str]:
@@ -244,15 +239,6 @@ main = benchmark(
             help="Profile of one instance with one thread, for those of one core and the simulator; measured first if "
             "not given.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each rate is played."),
-        click.Option(
-            ["--deadline", "deadline_s"],
-            type=FiniteRange(min=0, min_open=True),
-            default=DEADLINE_S,
-            show_default=True,
-            metavar="SECONDS",
-            help="After which a request counts as failed.",
-        ),
         click.Option(
             ["--budget", "budget_s"],
             type=FiniteRange(min=0, min_open=True),
@@ -268,6 +254,8 @@ main = benchmark(
         ),
     ],
     unit_of=unit,
+    packages=("torch", "pyzmq"),
+    rounds=(3, 1),
     plot=partial(write_lines, along="requests per second"),
     table=show_lines,
 )

@@ -24,8 +24,8 @@ import msgspec
 from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.machine import raise_descriptor_limit
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.workloads.http_load import LoadResult
 from distkv.client.async_client import AsyncClient
@@ -152,11 +152,9 @@ def _add(counts: dict[int, int], key: int, more: int) -> None:
     counts[key] = counts.get(key, 0) + more
 
 
-def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None) -> Measured:
-    """Run it; the report and its samples."""
+def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int) -> Measured:
+    """Run it."""
     levels = sorted(levels) or (QUICK_LEVELS if quick else LEVELS)
-    rounds = rounds or 1
-    facts = machine_facts()
     descriptors = raise_descriptor_limit()
     fitting = [level for level in levels if level + SPARE_DESCRIPTORS <= descriptors]
     least = QUICK_REQUESTS if quick else LEAST_REQUESTS
@@ -176,13 +174,10 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
             variants = {f"{level:,} at once": partial(seen.measure, level) for level in fitting}
             begun_s = time.monotonic()
             samples = alternate(variants, rounds, warmups=0, report=say)
-            facts["measured_s"] = round(time.monotonic() - begun_s)
-    machine = facts | {
+            measured_s = round(time.monotonic() - begun_s)
+    facts = {
+        "measured_s": measured_s,
         "model": "random Llama, float32, hidden 64, layers 2",
-        "command": "distkv bench concurrency"
-        + "".join(f" --level {level}" for level in levels)
-        + f" --rounds {rounds}"
-        + (" --quick" if quick else ""),
         "gates": "places at the gateway and in the queues for all of them",
         "requests": f"{PROMPT_TOKENS} tokens of prompt, {MAX_TOKENS} of output, streamed",
         "requests_of_a_level": f"{EACH} times those at once, at least {least:,}",
@@ -191,8 +186,7 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
         "refused": {f"{level:,} at once": str(count) for level, count in seen.refused.items()},
         "problems": {f"{level:,} at once": str(found) for level, found in seen.problems.items()},
     }
-    goals = _goals(levels, samples, seen, descriptors)
-    return Report("concurrency", machine, versions_of(("pyzmq", "uvloop")), results(samples, UNITS), goals), samples
+    return Measured(samples, _goals(levels, samples, seen, descriptors), facts)
 
 
 def _goals(levels: Sequence[int], samples: Samples, seen: Levels, descriptors: int) -> tuple[Goal, ...]:
@@ -224,7 +218,8 @@ main = benchmark(
             multiple=True,
             help="Requests at once; may be given again. 64, 250, 1,000 and 5,000 if not given.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each level runs; once if not given."),
     ],
     unit_of=UNITS.__getitem__,
+    packages=("pyzmq", "uvloop"),
+    rounds=(1, 1),
 )

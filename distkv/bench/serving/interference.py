@@ -22,9 +22,8 @@ import msgspec
 from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.quantile import p99
-from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.report import Goal, at_least
 from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
@@ -164,12 +163,10 @@ class Watch:
         return Window(between, max(1, self._decodes.tokens_between(*between)), cpu_seconds(self._worker) - cpu_s)
 
 
-def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, rounds: int | None) -> Measured:
-    """Run it; the report and its samples."""
+def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, rounds: int) -> Measured:
+    """Run it."""
     size = QUICK if quick else FULL
     size = msgspec.structs.replace(size, decodes=decodes or size.decodes, context=context or size.context)
-    rounds = rounds or 1
-    facts = machine_facts()
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = make_checkpoint(Path(scratch) / "model", **MODEL)
         say("starting two instances, one cluster each")
@@ -188,19 +185,15 @@ def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, 
                 report=say,
             )
     samples = _by_case(found)
-    machine = facts | {
+    facts = {
         "model": "random Llama, " + ", ".join(f"{name} {value}" for name, value in MODEL.items()),
-        "command": f"distkv bench interference --decodes {size.decodes} --context {size.context} --rounds {rounds}"
-        + (" --quick" if quick else ""),
         "batch": f"{size.decodes} decodes from {size.context:,} tokens on, a prompt of {size.prompt_tokens:,}",
         "contenders": {
             ADAPTIVE: "LocalCluster, one thread, Python client, default settings",
             WHOLE: "the same with --mixed-step-ratio 1e9",
         },
     }
-    return Report("interference", machine, versions_of(("torch", "pyzmq")), results(samples, UNITS), _goals(samples)), (
-        samples
-    )
+    return Measured(samples, _goals(samples), facts)
 
 
 def _by_case(found: Samples) -> Samples:
@@ -247,9 +240,8 @@ main = benchmark(
     [
         click.Option(["--decodes"], type=click.IntRange(min=1), help="Sequences that decode."),
         click.Option(["--context"], type=click.IntRange(min=1), help="Tokens that each begins with."),
-        click.Option(
-            ["--rounds"], type=click.IntRange(min=1), help="How often everything is measured; once if not given."
-        ),
     ],
     unit_of=lambda case: UNITS[case.removesuffix(f", {ALONE}")],
+    packages=("torch", "pyzmq"),
+    rounds=(1, 1),
 )

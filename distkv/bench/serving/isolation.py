@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import click
 import msgspec
 import uvloop
 
@@ -26,9 +25,9 @@ from distkv.bench.attacks.observer import Observer
 from distkv.bench.attacks.requests import FULL, QUICK, Attack, attacks
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
+from distkv.bench.harness.machine import raise_descriptor_limit
 from distkv.bench.harness.quantile import p99
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
 from distkv.bench.harness.timing.processes import OtherPrograms
 from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
@@ -107,7 +106,6 @@ class Siege:
     def __init__(self, cluster: LocalCluster, observer: Observer, times: Times) -> None:
         self._address = urlsplit(cluster.http_url)
         self._observer, self._losses, self._times = observer, Losses(cluster.log_dir / "gmanager.log"), times
-        self._other_programs = OtherPrograms()
         self.answers: dict[str, Counter[str]] = {}
         self.unanswered: dict[str, Counter[str]] = {}
         self.failed: dict[str, Counter[str]] = {}
@@ -121,10 +119,9 @@ class Siege:
         """Play it, again and again until its time is up, then leave the cluster alone: what streams have to wait for
         may come only then."""
         self._observer.cut()
-        self._other_programs.since_last()
-        begun_s = time.monotonic()
+        others = OtherPrograms()
         answers = uvloop.run(self._play(attack))
-        other_cores = self._other_programs.since_last() / (time.monotonic() - begun_s)
+        other_cores = others.cores()
         seen = self._observer.cut()
         time.sleep(self._times.quiet_s)
         after = self._observer.cut()
@@ -160,10 +157,8 @@ class Siege:
         return answers
 
 
-def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
-    """Run it; the report and its samples."""
-    rounds = rounds or (1 if quick else 2)
-    facts = machine_facts()
+def measure(say: Say, *, quick: bool, rounds: int) -> Measured:
+    """Run it."""
     scale, times = (QUICK, QUICK_TIMES) if quick else (FULL, FULL_TIMES)
     played = (Attack(NOBODY, (), 0.0), *attacks(scale, raise_descriptor_limit() - SPARE_DESCRIPTORS))
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
@@ -186,9 +181,8 @@ def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
                 {attack.name: partial(siege.measure, attack) for attack in played}, rounds, warmups=0, report=say
             )
     problem = observer.priority.problem
-    machine = facts | {
+    facts = {
         "model": "random Llama, float32, hidden 64, layers 2",
-        "command": f"distkv bench isolation --rounds {rounds}" + (" --quick" if quick else ""),
         "cluster": f"{INSTANCES} instances of one thread and {KV_TOKENS:,} tokens of KV, a gateway, default settings",
         "others": f"{STREAMS} streams of {TOKENS} tokens, one after the other; /live every {1e3 * ASK_S:g} ms",
         "observer": f"of ordinary priority, may wait for a core itself ({problem})"
@@ -200,8 +194,7 @@ def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
         "answers": {name: _said(counts) for name, counts in siege.answers.items()},
         "refused_streams": _said(siege.refused),
     }
-    goals = _goals(samples, siege)
-    return Report("isolation", machine, versions_of(("uvicorn", "uvloop")), results(samples, UNITS), goals), samples
+    return Measured(samples, _goals(samples, siege), facts)
 
 
 def _goals(samples: Samples, siege: Siege) -> tuple[Goal, ...]:
@@ -241,10 +234,7 @@ main = benchmark(
     "isolation",
     measure,
     HELP,
-    [
-        click.Option(
-            ["--rounds"], type=click.IntRange(min=1), help="How often each attack is played; twice if not given."
-        )
-    ],
     unit_of=UNITS.__getitem__,
+    packages=("uvicorn", "uvloop"),
+    rounds=(2, 1),
 )

@@ -22,8 +22,7 @@ from distkv.bench.baselines.checkpoints import MODELS, Model, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.finite import FiniteRange
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal
 from distkv.bench.workloads.planning import PlanningGManager, planned, until
 from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
@@ -68,7 +67,6 @@ class Size(msgspec.Struct, frozen=True):
     batch: int
     blocks: int
     fraction: float
-    rounds: int
     output: int
 
     @property
@@ -83,8 +81,8 @@ class Size(msgspec.Struct, frozen=True):
 
 
 # Small weights and large keys and values: what is served outweighs the creditor's own steps.
-FULL = Size(Model("served", hidden=512, layers=8, heads=8, kv_heads=8, inner=1024, vocab=2048), 4, 64, 0.1, 5, 8192)
-QUICK = Size(MODELS["tiny"], 2, 64, 0.02, 1, 49152)
+FULL = Size(Model("served", hidden=512, layers=8, heads=8, kv_heads=8, inner=1024, vocab=2048), 4, 64, 0.1, 8192)
+QUICK = Size(MODELS["tiny"], 2, 64, 0.02, 49152)
 
 
 class Served(NamedTuple):
@@ -230,11 +228,10 @@ def within_after_s(seen: Sequence[Served], limit: float) -> float:
     return seen[-1].at_s - seen[0].at_s
 
 
-def measure(say: Say, *, quick: bool, blocks: int | None, fraction: float | None, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started is left on return."""
-    given = {"blocks": blocks, "fraction": fraction, "rounds": rounds}
+def measure(say: Say, *, quick: bool, blocks: int | None, fraction: float | None, rounds: int) -> Measured:
+    """Run it. Nothing that it started is left on return."""
+    given = {"blocks": blocks, "fraction": fraction}
     size = msgspec.structs.replace(QUICK if quick else FULL, **{key: value for key, value in given.items() if value})
-    facts = machine_facts()
     cores = sorted(os.sched_getaffinity(0))[: len(NAMES)]
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         say("starting two instances")
@@ -250,9 +247,9 @@ def measure(say: Say, *, quick: bool, blocks: int | None, fraction: float | None
             cpu_affinity=",".join(map(str, cores)),
             instance_options={"max_serve_fraction": size.fraction},
         ) as cluster:
-            samples, turns = asyncio.run(_measured(cluster, size, say))
+            samples, turns = asyncio.run(_measured(cluster, size, rounds, say))
     model = size.model
-    machine = facts | {
+    facts = {
         "cores_used": ",".join(map(str, cores)),
         "model": f"random Llama, {model.layers} layers of {model.hidden}, {model.kv_heads} KV heads, float32, 1 thread "
         "per instance",
@@ -261,22 +258,18 @@ def measure(say: Say, *, quick: bool, blocks: int | None, fraction: float | None
         "lent": f"{size.batch * size.blocks} rBlocks of {BLOCK_TOKENS} tokens",
         "given_back": ", ".join(map(str, turns.given_back)),
         "limit": f"--max-serve-fraction {size.fraction:g}",
-        "command": f"distkv bench limits --blocks {size.blocks} --fraction {size.fraction:g} --rounds {size.rounds}"
-        + (" --quick" if quick else ""),
         "contenders": {
             LENT: "planned there while the creditor had nothing else to do",
             HOME: "the same requests, all of their rBlocks at home",
         },
     }
-    units = {case: unit_of_name(case) for case in samples}
-    report = Report("limits", machine, versions_of(("torch", "pyzmq")), results(samples, units), _goals(samples))
-    return report, samples
+    return Measured(samples, _goals(samples), facts)
 
 
-async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Samples, Turns]:
+async def _measured(cluster: LocalCluster, size: Size, rounds: int, say: Say) -> tuple[Samples, Turns]:
     async with planned(cluster, START_S) as (gmanager, clients, tasks):
         turns = Turns(size, gmanager, clients, tasks)
-        samples = await alternate_in_loop({LENT: turns.lent, HOME: turns.home}, size.rounds, report=say)
+        samples = await alternate_in_loop({LENT: turns.lent, HOME: turns.home}, rounds, report=say)
     return samples, turns
 
 
@@ -303,7 +296,8 @@ main = benchmark(
         click.Option(
             ["--fraction"], type=FiniteRange(0, 1, min_open=True, max_open=True), help="The creditor's limit."
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often the creditor comes beyond it."),
     ],
     unit_of=unit_of_name,
+    packages=("torch", "pyzmq"),
+    rounds=(5, 1),
 )

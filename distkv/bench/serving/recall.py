@@ -15,9 +15,8 @@ import click
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import require_transformers
 from distkv.bench.harness.kept import keep_rows
-from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.exact import UNIT, Score, score_row, show_scores, write_heat_map
-from distkv.bench.harness.report import Goal, Report, Result
+from distkv.bench.harness.report import Goal, Result
 from distkv.bench.recall_cells.answer_cache import AnswerCache, Answers
 from distkv.bench.recall_cells.cells import (
     FULL,
@@ -37,7 +36,6 @@ from distkv.demo.corpus.documents import Document, prompt_of
 if TYPE_CHECKING:
     from distkv.demo.recall import RecallScorer
 
-PACKAGES = ("torch", "transformers", "tokenizers")
 LEAST_ABSENT_PERCENT = 95.0
 ABSENT = "exact answers where nothing is mentioned"
 SAME = f"the answers of transformers from distkv on one instance and over {SPREAD_OVER}"
@@ -128,7 +126,7 @@ def measure(
     keep: Path | None,
     cluster: bool,
 ) -> Measured:
-    """Ask; the report has a row per cell, sort of question and depth, and a goal per cell, measured or left out."""
+    """Ask; there is a row per cell, sort of question and depth, and a goal per cell, measured or left out."""
     require_transformers()
     cells = QUICK if quick else FULL
     if unknown := set(tokens) - {cell.tokens for cell in cells}:
@@ -149,13 +147,12 @@ def measure(
                 same = Score(same.right + found.right, same.questions + found.questions)
     goals.append(_goal(ABSENT, measurement.absent, LEAST_ABSENT_PERCENT))
     goals.append(_goal(SAME, same, 100.0))
-    machine = machine_facts() | {
+    facts = {
         "threads": threads,
         "model": f"{model.name} {measurement.model_digest}",
         "facts": "; ".join(f"{cell.name}: {cell.facts} in each of {documents or cell.documents}" for cell in cells),
-        "command": "distkv bench recall" + (" --quick" if quick else ""),
     }
-    return Report("recall", machine, versions_of(PACKAGES), tuple(measurement.rows.values()), tuple(goals)), {}
+    return Measured({}, tuple(goals), facts, tuple(measurement.rows.values()))
 
 
 def _goal(goal: str, score: Score | None, least_percent: float) -> Goal:
@@ -187,6 +184,7 @@ main = benchmark(
         click.Option(["--cluster/--no-cluster"], default=True, show_default=True, help="Whether to ask distkv too."),
     ],
     unit_of=lambda case: UNIT,
+    packages=("torch", "transformers", "tokenizers"),
     plot=write_heat_map,
     table=show_scores,
 )

@@ -19,13 +19,11 @@ import msgspec
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import Timing, Transformers, ask_cluster, require_transformers
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal, results
 from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
 
 INSTANCES = 3
-PACKAGES = ("torch", "transformers", "pyzmq", "msgspec", "uvloop")
 HELP = """Prefill and decode of one instance beside transformers, and of a prompt that only three instances together can
 hold beside one instance with the memory of all three; variants by turns, medians and spread.
 
@@ -47,7 +45,6 @@ class Size(msgspec.Struct, frozen=True):
     prompt_tokens: int
     pool_tokens: int
     max_tokens: int
-    rounds: int
 
     @property
     def long_tokens(self) -> int:
@@ -55,8 +52,8 @@ class Size(msgspec.Struct, frozen=True):
         return self.pool_tokens * 5 // 2
 
 
-FULL = Size(512, 8, 8, 4, 8192, prompt_tokens=1024, pool_tokens=1024, max_tokens=64, rounds=7)
-QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=512, max_tokens=128, rounds=2)
+FULL = Size(512, 8, 8, 4, 8192, prompt_tokens=1024, pool_tokens=1024, max_tokens=64)
+QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=512, max_tokens=128)
 
 
 class Comparison:
@@ -95,12 +92,10 @@ class Comparison:
         return {self.long_first: timing.first_s, self.long_decode: timing.decode_tokens_per_s}
 
 
-def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started or wrote is left on return."""
+def measure(say: Say, *, quick: bool, threads: int, rounds: int) -> Measured:
+    """Run it. Nothing that it started or wrote is left on return."""
     require_transformers()
     size = QUICK if quick else FULL
-    rounds = rounds or size.rounds
-    facts = machine_facts()
     with ExitStack() as stack:
         model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distkv-bench-"))) / "model"
         say("making a checkpoint and starting instances")
@@ -113,19 +108,15 @@ def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measu
         comparison = Comparison(size, one, three, Transformers(model, threads))
         samples = alternate(comparison.beside, rounds, report=lambda what: say(f"beside transformers, {what}"))
         samples |= alternate(comparison.spread, rounds, report=lambda what: say(f"spread over instances, {what}"))
-    machine = facts | {
+    facts = {
         "threads": threads,
         "model": f"random Llama, float32, {', '.join(f'{name} {value}' for name, value in shape.items())}",
-        "command": f"distkv bench smoke --threads {threads} --rounds {rounds}" + (" --quick" if quick else ""),
         "contenders": {
             "distkv": "LocalCluster, Python client, greedy, default settings",
             "transformers": Transformers.SETTINGS,
         },
     }
-    report = Report(
-        "smoke", machine, versions_of(PACKAGES), results(samples, _units(samples)), _goals(comparison, samples, quick)
-    )
-    return report, samples
+    return Measured(samples, _goals(comparison, samples, quick), facts)
 
 
 def unit_of(case: str) -> str:
@@ -133,12 +124,8 @@ def unit_of(case: str) -> str:
     return "s" if case.startswith("time to") else "tokens/s"
 
 
-def _units(samples: Samples) -> dict[str, str]:
-    return {case: unit_of(case) for case in samples}
-
-
 def _goals(comparison: Comparison, samples: Samples, quick: bool) -> tuple[Goal, ...]:
-    rows = {(row.case, row.variant): row.median for row in results(samples, _units(samples))}
+    rows = {(row.case, row.variant): row.median for row in results(samples, unit_of)}
     beside = "; ".join(
         f"{case}: " + ", ".join(f"{variant} {rows[case, variant]:,.1f} tokens/s" for variant in comparison.beside)
         for case in (comparison.prefill, comparison.decode)
@@ -170,7 +157,8 @@ main = benchmark(
         click.Option(
             ["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of each engine."
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
     ],
     unit_of=unit_of,
+    packages=("torch", "transformers", "pyzmq", "msgspec", "uvloop"),
+    rounds=(7, 2),
 )

@@ -20,8 +20,7 @@ from distkv import events
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.harness.report import Goal, judged
 from distkv.bench.swap_cells.window import Window, beside_case, parts_between, rate_case
 from distkv.bench.workloads.planning import PlanningGManager, planned
 from distkv.bench.workloads.streams import Streams, prompt_of
@@ -60,7 +59,6 @@ class Size(msgspec.Struct, frozen=True):
     batch: int
     context: int
     blocks: int
-    rounds: int
 
     @property
     def pool_tokens(self) -> int:
@@ -68,8 +66,8 @@ class Size(msgspec.Struct, frozen=True):
         return self.batch * (self.context + MOST_OUTPUT) + 2 * self.blocks * BLOCK_TOKENS
 
 
-FULL = Size("b", 4, 2080, 128, 12)
-QUICK = Size("tiny", 2, 1056, 64, 2)
+FULL = Size("b", 4, 2080, 128)
+QUICK = Size("tiny", 2, 1056, 64)
 
 
 class Pair:
@@ -167,14 +165,13 @@ class Pair:
         return {rate_case(name, "afterwards"): rate for name, rate in window.rates().items()}
 
 
-def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rounds: int | None) -> Measured:
-    """Run it; the report and its samples. Nothing that it started is left on return."""
+def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rounds: int) -> Measured:
+    """Run it. Nothing that it started is left on return."""
     size = QUICK if quick else FULL
-    given = {"batch": batch, "blocks": blocks, "rounds": rounds}
+    given = {"batch": batch, "blocks": blocks}
     size = msgspec.structs.replace(size, **{name: value for name, value in given.items() if value})
     if size.blocks * BLOCK_TOKENS >= size.context:
         size = msgspec.structs.replace(size, context=(size.blocks + 1) * BLOCK_TOKENS)
-    facts = machine_facts()
     cores = sorted(os.sched_getaffinity(0))[: len(NAMES)]
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = checkpoint(MODELS[size.model], Path(scratch))
@@ -189,27 +186,23 @@ def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rou
             log_level="warning",
             cpu_affinity=",".join(map(str, cores)),
         ) as cluster:
-            samples, pair = asyncio.run(_measured(cluster, size, say))
-    machine = facts | {
+            samples, pair = asyncio.run(_measured(cluster, size, rounds, say))
+    facts = {
         "cores_used": ",".join(map(str, cores)),
         "model": f"random Llama {size.model}, bfloat16, 1 thread per instance",
         "decoding": f"{size.batch} requests from {size.context:,} tokens on at each instance",
         "owed": f"{size.blocks} rBlocks of {BLOCK_TOKENS} tokens each way",
         "runs_s": ", ".join(f"{one:.2f}" for one in pair.runs),
         "came_to_nothing": "; ".join(pair.failed),
-        "command": f"distkv bench swaps --batch {size.batch} --blocks {size.blocks} --rounds {size.rounds}"
-        + (" --quick" if quick else ""),
         "contenders": {
             SWAPPED: "by a gManager of policy contract, with default settings",
             LEFT: "for as long as the run before, of the same two instances",
         },
     }
-    units = {case: unit_of_name(case) for case in samples}
-    report = Report("swaps", machine, versions_of(("torch", "pyzmq")), results(samples, units), _goals(samples))
-    return report, samples
+    return Measured(samples, _goals(samples), facts)
 
 
-async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Samples, Pair]:
+async def _measured(cluster: LocalCluster, size: Size, rounds: int, say: Say) -> tuple[Samples, Pair]:
     workers = {one["instance_id"]: int(one["worker_pid"]) for one in cluster.status()["instances"]}
     pids = {one.instance_id: (one.pid, workers[one.instance_id]) for one in cluster.instances}
     async with planned(cluster, RUN_S) as (gmanager, clients, tasks):
@@ -217,7 +210,7 @@ async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Sample
         pair = Pair(size, gmanager, pids)
         say("computing the KV of their requests")
         await pair.begin(clients, tasks)
-        samples = await alternate_in_loop({SWAPPED: pair.swapped, LEFT: pair.left}, size.rounds, report=say)
+        samples = await alternate_in_loop({SWAPPED: pair.swapped, LEFT: pair.left}, rounds, report=say)
         await pair.end()
     return samples, pair
 
@@ -241,7 +234,8 @@ main = benchmark(
     [
         click.Option(["--batch"], type=click.IntRange(min=1), help="Requests that each instance decodes."),
         click.Option(["--blocks"], type=click.IntRange(min=4), help="rBlocks that each has at the other one."),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often they are swapped."),
     ],
     unit_of=unit_of_name,
+    packages=("torch", "pyzmq"),
+    rounds=(12, 2),
 )

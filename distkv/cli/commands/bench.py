@@ -1,13 +1,8 @@
-"""`distkv bench`: the benchmarks, each a program of its own in a room of `distkv.bench`.
-
-A benchmark module has `main`: a click command, or a function that takes the arguments after the name and returns an
-exit code.
-"""
+"""`distkv bench`: the benchmarks, each a program of its own in a room of `distkv.bench`, whose `main` is a command."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import click
 
@@ -33,15 +28,10 @@ def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]
     known = modules()
     if name not in known:
         raise click.UsageError(f"there is no benchmark {name!r} ({nearest(name, known)})", ctx)
-    main: Any = getattr(importlib.import_module(known[name]), "main", None)
-    if main is None:
-        raise click.UsageError(f"{known[name]} is no benchmark: it has no main", ctx)
+    main: click.Command = importlib.import_module(known[name]).main
     with signals_interrupt(once=True):
-        if isinstance(main, click.Command):
-            code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
-        else:
-            code = main(list(arguments))
-    return code if isinstance(code, int) else 0
+        code: int = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
+    return code
 
 
 command = click.Command(

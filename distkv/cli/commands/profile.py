@@ -60,9 +60,9 @@ def _command(
     network_gbit_s: float | None,
     **params: Any,
 ) -> int:
-    from distkv.bench.harness.machine import Others
     from distkv.bench.harness.plots.plot import check_plot
     from distkv.bench.harness.report import check_places
+    from distkv.bench.harness.timing.processes import OtherPrograms
     from distkv.bench.profiling.plot import draw
     from distkv.bench.profiling.run import run, summary, with_network
     from distkv.wire.profile_file import save_profile
@@ -70,7 +70,7 @@ def _command(
     check_places(output, plot)
     check_plot(plot)
     progress = Console(stderr=True, markup=False, highlight=False)
-    others = Others()
+    others = OtherPrograms()
 
     with signals_interrupt(once=True):
         with progress.status("profile") as status:

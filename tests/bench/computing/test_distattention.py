@@ -75,8 +75,8 @@ def test_a_wrong_result_is_not_measured(wrong: Name, monkeypatch: pytest.MonkeyP
 
 def test_contexts_that_memory_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distattention, "host_memory", lambda: HostMemory(0, 0))
-    report, samples = distattention.measure(lambda _: None, quick=True, processes=2, load="all", rounds=1)
-    assert not samples
-    assert report.machine["left_out"] == (
+    found = distattention.measure(lambda _: None, quick=True, processes=2, load="all", rounds=1)
+    assert not found.samples
+    assert found.facts["left_out"] == (
         "0.5K tokens: memory, 1K tokens: memory, a chunk of 5 behind 0.5K tokens: memory"
     )

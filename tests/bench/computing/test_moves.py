@@ -55,7 +55,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
 def both(tmp_path: Path) -> Iterator[list[Instance]]:
     shape = MODELS["tiny"]
     load = Load(checkpoint(shape, tmp_path), shape.vocab, batch=2, context=64)
-    with Instance("debtor", load, None, "auto") as debtor, Instance("creditor", load, None, "auto") as creditor:
+    with Instance("debtor", load, None) as debtor, Instance("creditor", load, None) as creditor:
         members = [debtor.member, creditor.member]
         for beginning in [debtor.begin(members), creditor.begin(members)]:
             beginning.result(DEADLINE_S)

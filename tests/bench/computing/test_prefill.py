@@ -14,8 +14,6 @@ from distkv.bench.computing import prefill
 from distkv.bench.harness.alternate import Samples
 from distkv.errors import ConfigError
 from distkv.types import PrefillKv
-from distkv.wire.profile_file import ProfileFile, save_profile
-from tests.control.performance.profiles import make_profile
 
 
 class Cluster:
@@ -67,22 +65,6 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: 
     assert picture.stat().st_size
     if clusters == "pretended":
         assert set(asked) == {(2, 256, "auto"), (2, 256, "ship")} and len(asked) == 2 * (2 + 2)
-
-
-def test_the_grid_alone_chosen_by_a_profile(tmp_path: Path) -> None:
-    profile, file = tmp_path / "profile.json", tmp_path / "prefill.json"
-    save_profile(ProfileFile(profile=make_profile()), profile)
-    threads = torch.get_num_threads()
-    try:
-        args = ["--quick", "--no-first-tokens", "--profile", str(profile), "--json", str(file)]
-        prefill.main.main(args, standalone_mode=False)
-    finally:
-        torch.set_num_threads(threads)
-    report = json.loads(file.read_text())
-    assert {row["case"] for row in report["results"]} == {"32 rows over 256 tokens, host, idle creditor, ms"}
-    assert " --profile profile.json --no-first-tokens" in report["machine"]["command"]
-    with pytest.raises(ConfigError, match="profile: cannot read"):
-        prefill.main.main(["--quick", "--profile", str(tmp_path / "none.json")], standalone_mode=False)
 
 
 def test_bad_settings_are_refused_before_anything_is_made() -> None:

@@ -27,15 +27,15 @@ from distkv.cli.exit_codes import run
 ROOT = Path(__file__).parents[3]
 
 SAMPLES: Samples = {"decode": {"ours": [90.0, 100.0, 120.0], "theirs": [45.0, 50.0, 60.0]}, "wait": {"ours": [0.5]}}
-UNITS = {"decode": "tokens/s", "wait": "s"}
+UNIT_OF = {"decode": "tokens/s", "wait": "s"}.__getitem__
 GOALS = (
     Goal(goal="faster", target="> 1", measured="2", met=True),
     Goal(goal="less", target="< 1", measured="0", met=None, why="no such device here"),
 )
 
 
-def measured() -> Measured:
-    return Report("fake", machine_facts(), versions_of(["click"]), results(SAMPLES, UNITS), GOALS), SAMPLES
+MEASURED = Measured(SAMPLES, GOALS, {"place": "here"})
+REPORT = Report("fake", machine_facts(), versions_of(["click"]), results(SAMPLES, UNIT_OF), GOALS)
 
 
 def test_variants_take_turns_and_warm_up_first():
@@ -71,7 +71,7 @@ def test_rounds_of_few_values_count_together():
 
 
 def test_results_are_medians_and_spread():
-    assert results(SAMPLES, UNITS)[0] == Result("decode", "ours", median=100, min=90, max=120, unit="tokens/s")
+    assert results(SAMPLES, UNIT_OF)[0] == Result("decode", "ours", median=100, min=90, max=120, unit="tokens/s")
 
 
 def test_facts_name_the_machine():
@@ -81,7 +81,7 @@ def test_facts_name_the_machine():
 
 
 def test_the_json_is_as_documented(tmp_path):
-    write_json(measured()[0], tmp_path / "f.json")
+    write_json(REPORT, tmp_path / "f.json")
     written = json.loads((tmp_path / "f.json").read_text())
     assert list(written) == ["benchmark", "machine", "versions", "results", "goals"]
     assert list(written["results"][0]) == ["case", "variant", "median", "min", "max", "unit"]
@@ -91,7 +91,7 @@ def test_the_json_is_as_documented(tmp_path):
 
 def test_the_table_has_every_row_and_goal():
     out = io.StringIO()
-    show(*measured(), Console(file=out, width=100))
+    show(REPORT, SAMPLES, Console(file=out, width=100))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "ours 100 90 120 tokens/s" in lines
     assert "theirs 50 45 60 tokens/s 2.00 (2.00..2.00)" in lines
@@ -103,20 +103,49 @@ def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="--plot needs the extra 'bench'")
     asked = []
 
-    def measure(say, quick, more):
-        asked.append((quick, more))
+    def measure(say, quick, more, rounds):
+        asked.append((quick, more, rounds))
         say("halfway")
-        return measured()
+        return MEASURED
 
-    main = benchmark("fake", measure, "Nothing.", [click.Option(["--more"], type=int)], unit_of=unit_of_name)
+    options = [click.Option(["--more"], type=int)]
+    main = benchmark("fake", measure, "Nothing.", options, unit_of=UNIT_OF, packages=["click"], rounds=(9, 2))
     files = {"--json": tmp_path / "f.json", "--plot": tmp_path / "f.png"}
     assert run(main, ["--quick", "--more", "3", *(str(part) for pair in files.items() for part in pair)]) == 0
-    assert asked == [(True, 3)]
+    assert asked == [(True, 3, 2)]
     written = json.loads(files["--json"].read_text())
     assert written["benchmark"] == "fake" and written["machine"]["others_cores"] >= 0
+    assert written["machine"]["place"] == "here" and "click" in written["versions"]
+    assert [row["unit"] for row in written["results"]] == ["tokens/s", "tokens/s", "s"]
     assert files["--plot"].read_bytes().startswith(b"\x89PNG")
     captured = capsys.readouterr()
     assert "distkv bench fake" in captured.out and "halfway" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("", "--rounds 9"),
+        ("--quick --json=f.json --more 3", "--quick --more 3 --rounds 2"),
+        ("--rounds 5 --json f.json --more 3 --plot f.png", "--rounds 5 --more 3"),
+    ],
+)
+def test_the_report_has_the_command_that_measures_the_same(given, told, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib", reason="--plot needs the extra 'bench'")
+    monkeypatch.chdir(tmp_path)
+    options = [click.Option(["--more"], type=int)]
+    shown = []
+    main = benchmark(
+        "fake",
+        lambda say, **given: MEASURED,
+        "Nothing.",
+        options,
+        unit_of=UNIT_OF,
+        rounds=(9, 2),
+        table=lambda report, samples, console: shown.append(report.machine["command"]),
+    )
+    assert run(main, given.split()) == 0
+    assert shown == [f"distkv bench fake {told}"]
 
 
 def test_the_file_grows_with_every_case(tmp_path, capsys):
@@ -127,7 +156,7 @@ def test_the_file_grows_with_every_case(tmp_path, capsys):
             say(case)
             seen.append([row["case"] for row in json.loads(file.read_text())["results"]] if file.exists() else None)
             alternate({"first": lambda case=case: {case: 5.0}}, 2)
-        return measured()
+        return MEASURED
 
     assert run(benchmark("fake", measure, "Nothing.", unit_of=lambda _: "s"), ["--json", str(file)]) == 0
     assert seen == [None, ["writing"], ["writing", "reading"]]
@@ -143,7 +172,7 @@ def test_a_full_disk_ends_no_benchmark_and_takes_nothing_that_was_kept(tmp_path,
             alternate({"first": lambda case=case: {case: 5.0}}, 2)
             say(case)
             (tmp_path / "f.json.part").mkdir(exist_ok=True)  # from now on it cannot be written
-        return measured()
+        return MEASURED
 
     main = benchmark("fake", measure, "Nothing.", unit_of=lambda _: "s")
     assert run(main, ["--json", str(file)]) == 1
@@ -175,7 +204,7 @@ def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
     assert run(main, ["--quick", "--json", str(tmp_path / "f.json")]) == 130
     kept = json.loads((tmp_path / "f.json").read_text())
     assert kept["machine"]["interrupted"] is True
-    assert kept["machine"]["command"] == f"distkv bench fake --quick --json {tmp_path / 'f.json'}"
+    assert kept["machine"]["command"] == "distkv bench fake --quick"
     found = {(row["case"], row["variant"]): (row["median"], row["unit"]) for row in kept["results"]}
     assert found == {("writing", "first"): (5.0, "s"), ("reading", "a"): (2.5, "GB/s"), ("reading", "b"): (7.0, "GB/s")}
     assert "reading" in capsys.readouterr().out
@@ -307,7 +336,7 @@ def test_a_report_is_drawn_again_as_its_benchmark_draws_it(tmp_path, capsys):
         assert capsys.readouterr().out.strip() == str(copied.with_suffix(".png"))
         assert copied.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "other.json").write_text('{"no": "report"}')
-    write_json(measured()[0], tmp_path / "fake.json")
+    write_json(REPORT, tmp_path / "fake.json")
     for name, told in (("other", "was not written by --json"), ("fake", "benchmark 'fake', which there is not")):
         assert run(draw, [str(tmp_path / f"{name}.json")]) == 2
         assert told in capsys.readouterr().err

@@ -163,20 +163,21 @@ class FakeObserver:
         return self.seen
 
 
-def goals_of(tmp_path: Path, seen: Seen, log: str = "", other_s: float = 0.0) -> dict[str, tuple[str, bool]]:
+def goals_of(tmp_path: Path, seen: Seen, log: str = "", other_cores: float = 0.0) -> dict[str, tuple[str, bool]]:
     (tmp_path / "gmanager.log").write_text("")
     cluster = SimpleNamespace(http_url="http://127.0.0.1:9", log_dir=tmp_path)
     siege = isolation.Siege(cluster, FakeObserver(seen), isolation.Times(0.0, 0.01, 0.0))
-    siege._other_programs = SimpleNamespace(since_last=lambda: other_s)
     (tmp_path / "gmanager.log").write_text(log)
-    measured = siege.measure(Attack("one", (), 0.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation.OtherPrograms, "cores", lambda _: other_cores)
+        measured = siege.measure(Attack("one", (), 0.0))
     goals = isolation._goals({case: {"one": [value]} for case, value in measured.items()}, siege)
     return {goal.goal: (goal.measured, goal.met) for goal in goals}
 
 
 def test_goals_are_met_by_what_nobody_noticed(tmp_path) -> None:
     seen = Seen(live_s=[0.001] * 396 + [0.2] * 4, late_s=[0.0], first_s=[0.1], between_s=[0.01], finished=1)
-    assert set(goals_of(tmp_path, seen, other_s=60.0).values()) == {("1.0 ms", True), ("none", True)}
+    assert set(goals_of(tmp_path, seen, other_cores=60.0).values()) == {("1.0 ms", True), ("none", True)}
 
 
 def test_goals_are_missed_by_what_others_noticed(tmp_path) -> None:
@@ -191,7 +192,7 @@ def test_goals_are_missed_by_what_others_noticed(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "other_s", "met"),
+    ("seen", "other_cores", "met"),
     [
         (Seen(), 0.0, False),
         (Seen(live_s=[0.06] * 400, late_s=[0.02]), 0.0, None),
@@ -201,8 +202,8 @@ def test_goals_are_missed_by_what_others_noticed(tmp_path) -> None:
     ],
     ids=["no answer", "the observer waited itself", "other programs took the cores", "too few", "just enough"],
 )
-def test_what_says_nothing_of_the_cluster_neither_meets_nor_misses(tmp_path, seen, other_s, met) -> None:
-    assert goals_of(tmp_path, seen, other_s=other_s)["/live p99, one"][1] is met
+def test_what_says_nothing_of_the_cluster_neither_meets_nor_misses(tmp_path, seen, other_cores, met) -> None:
+    assert goals_of(tmp_path, seen, other_cores=other_cores)["/live p99, one"][1] is met
 
 
 def test_a_quick_run_makes_enough_checks() -> None:

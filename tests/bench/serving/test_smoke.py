@@ -45,7 +45,7 @@ def test_a_quick_run_measures_every_case(tmp_path):
     assert [goal["met"] for goal in report["goals"]] == [None, True], report["goals"]
     assert "goal unresolved: prefill and decode" in out and "a quick run measures too little to compare" in out
     assert {"python", "torch", "transformers", "distkv"} <= set(report["versions"])
-    assert report["machine"]["command"] == "distkv bench smoke --threads 1 --rounds 2 --quick"
+    assert report["machine"]["command"] == "distkv bench smoke --quick --rounds 2"
     assert all(case in out for case in CASES)
     assert not [left for left in (tmp_path / "scratch").iterdir() if left.name.startswith("distkv")]
 

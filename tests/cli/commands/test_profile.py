@@ -61,7 +61,9 @@ def test_it_says_when_the_machine_was_busy_with_something_else(
     share: float,
     is_said: bool,
 ) -> None:
-    monkeypatch.setattr("distkv.bench.harness.machine.Others.cores", lambda _: share * (os.cpu_count() or 1))
+    monkeypatch.setattr(
+        "distkv.bench.harness.timing.processes.OtherPrograms.cores", lambda _: share * (os.cpu_count() or 1)
+    )
     path = tmp_path / "p.json"
     assert run(command, ["profile", "--model", "demo", "-o", str(path)]) == 0
     assert ("measure again while nothing else runs" in capsys.readouterr().err) == is_said

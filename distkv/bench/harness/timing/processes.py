@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,24 +30,28 @@ def thread_seconds(pid: int) -> dict[int, float]:
 
 
 class OtherPrograms:
-    """What is none of this process and of those it started, them and theirs."""
+    """What is none of this process and of those it started, them and theirs; from when it is made."""
 
     def __init__(self) -> None:
-        self._before_s = self._used_s()
+        self._begun_s, self._before_s = time.monotonic(), self._used_s()
 
-    def since_last(self) -> float:
-        """Processor time that they took since the last call, other virtual machines included."""
-        before_s, self._before_s = self._before_s, self._used_s()
-        return max(0.0, self._before_s - before_s)
+    def cores(self) -> float:
+        """How many cores they kept busy since then, on average; other virtual machines included."""
+        return max(0.0, self._used_s() - self._before_s) / (time.monotonic() - self._begun_s)
 
-    def _used_s(self) -> float:
-        of_all = (_PROC / "stat").read_text(encoding="ascii").split(maxsplit=11)[1:11]
-        used = sum(int(of_all[kind]) for kind in (_USER_OF_ALL, _NICE_OF_ALL, _SYSTEM_OF_ALL, _STEAL_OF_ALL))
-        return (used - sum(_family_ticks())) / _TICKS_PER_S
+    @staticmethod
+    def _used_s() -> float:
+        return busy_seconds() - family_seconds([os.getpid()])
 
 
-def _family_ticks() -> Iterator[int]:
-    """Of this process and all that descend from it, with those of theirs that have ended."""
+def busy_seconds() -> float:
+    """Processor time of all programs so far, and what other virtual machines had of this one's processors."""
+    of_all = (_PROC / "stat").read_text(encoding="ascii").split(maxsplit=11)[1:11]
+    return sum(int(of_all[kind]) for kind in (_USER_OF_ALL, _NICE_OF_ALL, _SYSTEM_OF_ALL, _STEAL_OF_ALL)) / _TICKS_PER_S
+
+
+def family_seconds(roots: Sequence[int]) -> float:
+    """Processor time so far of these processes and all that descend from them, with those of theirs that have ended."""
     known: dict[int, list[str]] = {}
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
@@ -55,10 +60,10 @@ def _family_ticks() -> Iterator[int]:
             with suppress(OSError):  # it has ended meanwhile
                 known[pid] = fields = _fields(pid)
                 children.setdefault(int(fields[_PARENT]), []).append(pid)
-    found = [os.getpid()]
+    found = [pid for pid in roots if pid in known]
     for pid in found:
-        yield sum(map(int, known[pid][_USER : _CHILDREN_SYSTEM + 1]))
-        found += children.get(pid, ())
+        found += (child for child in children.get(pid, ()) if child not in found)
+    return sum(int(ticks) for pid in found for ticks in known[pid][_USER : _CHILDREN_SYSTEM + 1]) / _TICKS_PER_S
 
 
 def _fields(pid: int) -> list[str]:

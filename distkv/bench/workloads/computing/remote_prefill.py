@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from array import array
 
-from distkv.actors.worker.links.fetch_model import cost_models_of
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, COMPAT, NAME, SPAN, VALUE
 from distkv.engine.device.pool import KvPool
@@ -27,25 +26,15 @@ def local_blocks(rows: int) -> int:
 
 
 class RemotePrefill:
-    """A debtor of one way: each step computes the same chunk again. remote_blocks: at the creditor, in all steps.
-    profile: the file by which a way is chosen before it was measured, if any."""
+    """A debtor of one way: each step computes the same chunk again. remote_blocks: at the creditor, in all steps."""
 
-    def __init__(
-        self,
-        model: Model,
-        most_rows: int,
-        member: Member,
-        way: PrefillKv,
-        transport: Transport,
-        profile: str | None = None,
-    ) -> None:
+    def __init__(self, model: Model, most_rows: int, member: Member, way: PrefillKv, transport: Transport) -> None:
         config, dtype = model.config, model.dtype
         self._pool = KvPool(config, local_blocks(most_rows), BLOCK_TOKENS, dtype, None, model.device.backend.layout)
         for slot in range(self._pool.num_slots):
             self._pool.slot(slot).view(dtype).fill_(VALUE)
         identity = LinkIdentity(instance_id=f"debtor-{way}", incarnation=1, compat=COMPAT)
-        costs = cost_models_of(profile, BLOCK_TOKENS)
-        self._peers = PeerLinks(identity, self._pool.slot_bytes, ATTEND_TIMEOUT_S, transport, costs)
+        self._peers = PeerLinks(identity, self._pool.slot_bytes, ATTEND_TIMEOUT_S, transport)
         self._peers.update((member,))
         self._runner = StepRunner(model, self._pool, self._peers, None, way)
         self._steps = 0

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from distkv.bench.harness.timing import processes
-from distkv.bench.harness.timing.processes import OtherPrograms, cpu_seconds
+from distkv.bench.harness.timing.processes import OtherPrograms, cpu_seconds, family_seconds
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -42,22 +42,23 @@ def test_other_programs_are_all_but_this_one_and_those_that_it_started(tmp_path,
     machine.runs(child, own, 10)
     machine.runs(grandchild, child, 5)
     machine.runs(stranger, 1, 50)
+    monkeypatch.setattr(processes.time, "monotonic", iter((100.0, 110.0, 110.0)).__next__)
     others = OtherPrograms()
-    assert others.since_last() == 0
 
     machine.used(109)
     machine.runs(own, 1, 12)
     machine.runs(child, own, 11, of_ended_children_s=8)  # and there is no grandchild any more
     (tmp_path / str(grandchild) / "stat").unlink()
-    assert others.since_last() == 3, "2 + 1 + 3 of 9 were its own"
+    assert others.cores() == 0.3, "2 + 1 + 3 of 9 were its own"
 
     machine.used(109, steal_s=4)
-    assert others.since_last() == 4
+    assert others.cores() == 0.7
 
 
 def test_the_time_of_real_processes_is_found() -> None:
-    before = sum(processes._family_ticks())
+    own = [os.getpid()]
+    before_s = family_seconds(own)
     subprocess.run([sys.executable, "-c", BUSY], check=True)
-    used_s = (sum(processes._family_ticks()) - before) / TICKS_PER_S
-    assert 0.25 <= used_s <= 3.0
+    assert 0.25 <= family_seconds(own) - before_s <= 3.0
     assert cpu_seconds(os.getpid()) > 0
+    assert family_seconds([]) == 0
