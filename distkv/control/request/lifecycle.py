@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 from typing import Any, Literal
 
@@ -320,6 +321,20 @@ class RequestLifecycle:
         for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now, MOST_ENDED):
             seq = sequences[request_id]
             self.fail(seq, f"memory was lost and did not come back: {self._numbers(seq)}", now)
+        self._end_out_of_reach(now)
+
+    def _end_out_of_reach(self, now: float) -> None:
+        """End what waits for memory of peers that no data has come through to for as long as others wait for memory
+        that was lost. One that has memory there may not need more of it."""
+        state, patience_s = self._state, self._state.settings.request_timeout_s
+        peers = state.paths.failing_since(state.settings.instance_id, now - patience_s)
+        if not peers:
+            return
+        usable_blocks = state.cluster_blocks() - sum(map(state.members.lendable_of, peers))
+        waiting = state.sequences.queue.starvation.larger(usable_blocks)
+        lost = (seq for seq in waiting if not any(debt.creditor_id in peers for debt in seq.placement.debts))
+        for seq in list(islice(lost, MOST_ENDED)):
+            self.fail(seq, f"memory elsewhere was out of reach for {patience_s:g} s: {self._numbers(seq)}", now)
 
     def _expire(self, seq: Sequence, now: float) -> None:
         """Its time ran out on the way: what was generated is its client's, with the text that was held back."""

@@ -9,6 +9,7 @@ import pytest
 
 from distkv import events
 from distkv.control.commands import Publish, Tokenized
+from distkv.control.loan.debtor.paths import Path
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.peers.member_table import GONE
 from distkv.types import SamplingParams, TokenLogprobs
@@ -242,6 +243,41 @@ def test_memory_that_was_lost_may_come_back_for_a_while() -> None:
     assert serving.answers() == []
     serving.requests.tick(serving.clock.advance(0.2))
     assert "did not come back" in serving.refusal().reason and not serving.state.sequences
+
+
+@pytest.mark.parametrize("path", [Path("me", "p"), Path("p", "me")])
+def test_memory_that_no_data_comes_through_to_is_waited_for_as_long_as_what_was_lost(path: Path) -> None:
+    """A peer that grants, while a firewall closes the way of its blocks or of ours: such requests never ended."""
+    serving = Serving(num_blocks=2, request_timeout_s=5.0)
+    paths = serving.state.paths
+    serving.state.members["p"] = make_member("p")
+    serving.submit("large", tuple(range(20)), max_tokens=4)
+    serving.submit("small")
+    for _ in range(5):
+        paths.failed(path, "no answer", serving.clock.now())
+        serving.requests.tick(serving.clock.now())
+        paths.tick(serving.clock.advance(0.99))
+    assert serving.answers() == []
+    serving.requests.tick(serving.clock.advance(0.1))
+    ended = serving.refusal()
+    assert (ended.request_id, ended.kind, ended.retryable) == ("large", "failed", True)
+    assert ended.reason.startswith("memory elsewhere was out of reach for 5 s: it needs KV memory for 20 tokens")
+    assert ended.reason.endswith(f"; {path.reader} could not read from {path.source}: no answer")
+    assert list(serving.state.sequences) == ["small"]
+
+
+def test_one_that_works_meanwhile_is_not_out_of_reach() -> None:
+    serving = Serving(num_blocks=2, request_timeout_s=5.0)
+    paths, path = serving.state.paths, Path("p", "me")
+    serving.state.members["p"] = make_member("p")
+    serving.submit("r", tuple(range(20)), max_tokens=4)
+    paths.failed(path, "no answer", serving.clock.now())
+    paths.worked(path)
+    paths.failed(path, "no answer", serving.clock.advance(4.0))
+    serving.requests.tick(serving.clock.advance(4.9))
+    assert serving.answers() == []
+    serving.requests.tick(serving.clock.advance(0.2))
+    assert not serving.state.sequences
 
 
 def test_time_runs_out_on_the_way_too_and_the_client_keeps_what_came() -> None:

@@ -35,10 +35,11 @@ class Path(NamedTuple):
 
 @dataclass(slots=True)
 class Failure:
-    """Of a path that has not worked since. pause_s: how long it is in doubt."""
+    """Of a path that has not worked since. pause_s: how long it is in doubt. since_s: when it was first found."""
 
     why: str
     pause_s: float
+    since_s: float
     in_doubt: bool = True
 
 
@@ -61,7 +62,9 @@ class PathBook:
         if known is not None and known.in_doubt:
             return
         pause_s = max(FIRST_DOUBT_S if known is None else 2.0 * known.pause_s, took_s)
-        self._failures[path] = failure = Failure(why[:MAX_WHY_CHARACTERS], min(LONGEST_DOUBT_S, pause_s))
+        since_s = now if known is None else known.since_s
+        failure = Failure(why[:MAX_WHY_CHARACTERS], min(LONGEST_DOUBT_S, pause_s), since_s)
+        self._failures[path] = failure
         self._due.set(path, now + min(max(longest_s, took_s), failure.pause_s) * (0.75 + 0.5 * self._entropy.random()))
 
     def linked(self, path: Path) -> None:
@@ -127,6 +130,11 @@ class PathBook:
             if failure.in_doubt and instance_id in path:
                 doubted.update(path)
         return doubted - {instance_id}
+
+    def failing_since(self, instance_id: str, since_s: float) -> set[str]:
+        """Peers of this instance with a path between them that has not worked from then on, or for longer."""
+        failing = [path for path, one in self._failures.items() if one.since_s <= since_s and instance_id in path]
+        return {peer for path in failing for peer in path} - {instance_id}
 
     def describe(self) -> str:
         """What fails, for the reason that a request is told; empty if nothing does."""

@@ -132,20 +132,21 @@ class MemberTable(MutableMapping[str, Member]):
         """The sum and the order are those of the members."""
         filed = {name: member for name, member in self._members.items() if self.may_lend(name)}
         assert filed == self._filed and sorted(filed.values(), key=_rank) == self._creditors, "creditors misfiled"
-        assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
+        assert self.lendable_blocks == sum(map(self.lendable_of, self._members))
         assert self.known_blocks == sum(member.lendable_blocks for member in self._members.values())
         assert self.num_loading == sum(member.is_loading for member in self._members.values())
         assert self._near == {name: one.lendable_blocks for name, one in filed.items() if self.is_near(name)}
         assert self.near_blocks == sum(self._near.values())
 
-    def _lendable_of(self, instance_id: str) -> int:
+    def lendable_of(self, instance_id: str) -> int:
+        """What this peer may lend, of `lendable_blocks`."""
         member = self._members.get(instance_id)
         if member is None or member.state not in ("ready", "unreachable"):
             return 0
         return 0 if instance_id in self.suspects and self.suspects[instance_id] == GONE else member.lendable_blocks
 
     def _weigh(self, instance_id: str) -> None:
-        lendable = self._lendable_of(instance_id)
+        lendable = self.lendable_of(instance_id)
         self.lendable_blocks += lendable - self._lendable.pop(instance_id, 0)
         if lendable:
             self._lendable[instance_id] = lendable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from distkv.control.request.sequence import Sequence
 from distkv.control.timers import Timers
@@ -47,6 +47,11 @@ class Starvation:
                 self._judge(seq, size, pool_blocks, now)
             self._pool_blocks = pool_blocks
         return self._patience.take_due(now, most)
+
+    def larger(self, num_blocks: int) -> Iterator[Sequence]:
+        """All that need more, those that need least first; not to be added to or removed from meanwhile."""
+        for at in range(bisect_left(self._by_size, (num_blocks + 1,)), len(self._by_size)):
+            yield self._by_size[at][3]
 
     def next_deadline(self) -> float:
         """When the next one has waited for too long."""

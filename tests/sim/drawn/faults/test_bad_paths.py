@@ -84,7 +84,7 @@ def start(
     pools: list[int], fault: Callable[[SimCluster, str, str], None], timeout_s: float | None = None
 ) -> SimCluster:
     """i0 serves a request that does not fit it; i1 is the first to be recommended, and does not work."""
-    cluster = SimCluster(pools, 3, request_timeout_s=5.0)
+    cluster = SimCluster(pools, 3, request_timeout_s=60.0)
     fault(cluster, "i0", "i1")
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
     submit = tr.Submit(request_id="r", params=params, timeout_s=timeout_s, **prompt_fields(tuple(PROMPT)))
@@ -113,12 +113,14 @@ def test_another_creditor_that_has_room_is_found(fault: Callable[[SimCluster, st
     cluster.settle(30)
 
 
+@pytest.mark.parametrize("timeout_s", [60.0, None])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_another_it_is_tried_ever_more_rarely_and_the_request_ends_with_the_reason(
-    fault: Callable[[SimCluster, str, str], None],
+    fault: Callable[[SimCluster, str, str], None], timeout_s: float | None
 ) -> None:
-    cluster = start([16, 48], fault, timeout_s=60.0)
-    cluster.finish(75)
+    """Also one that has no deadline of its own."""
+    cluster = start([16, 48], fault, timeout_s)
+    cluster.finish(100)
     ended = cluster.outcomes["r"].ended
     assert ended is not None and ended.kind == "failed"
     reader, source = ("i1", "i0") if fault in (cut_pulls, never_pull) else ("i0", "i1")
