@@ -8,6 +8,7 @@ import torch
 
 from distkv.kernels import Backend
 from distkv.kernels.cpu.dispatch import available, backend_of, choose
+from tests.interpreter import find_builtins_once
 
 ENDLESS = 2**31 - 1
 SLOW_INTERPRETED: dict[str, Callable[[dict[str, Any]], bool]] = {
@@ -29,6 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
         elif runs_triton and SLOW_INTERPRETED.get(getattr(item, "originalname", ""), lambda _case: False)(case):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreted() -> None:
+    find_builtins_once()
 
 
 @pytest.fixture(scope="session")
