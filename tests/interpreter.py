@@ -1,5 +1,5 @@
-"""Triton's interpreter looks for the built-in functions of its language whenever a kernel is launched, and again for each
-function that it calls, which takes a quarter of what interpreted tests take. They do not change: they are found once."""
+"""Triton's interpreter, quicker: it looks for the built-in functions of its language whenever a kernel is launched or
+calls a function, which takes a quarter of the time of such tests. They do not change, and are found once."""
 
 from __future__ import annotations
 

@@ -106,6 +106,7 @@ async def test_counts_add_up_at_every_moment(three, expect):
         await driver.settled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", ["i0", "i1", "i2"])
 async def test_uneven_pools_serve_95_percent_of_their_sum(uneven, expect, owner):
     prompt = prompt_ids(1702 - 24, seed=7)

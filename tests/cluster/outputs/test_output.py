@@ -133,6 +133,7 @@ with distkv.LocalCluster(model=os.environ["MODEL"], instances=1, **options) as c
 """
 
 
+@pytest.mark.slow
 def test_it_works_from_standard_input(checkpoint):
     done = subprocess.run(
         [sys.executable, "-"],

@@ -14,9 +14,8 @@ from tests.wire.links.peers import OPTIONAL, why_not
 PROMPT, TOKENS = prompt_ids(1400, seed=11), 150
 
 
-@pytest.mark.parametrize(
-    "transport", [pytest.param(one, marks=pytest.mark.slow if number else ()) for number, one in enumerate(OPTIONAL)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", OPTIONAL)
 async def test_tokens_are_the_same_by_whatever_blocks_go(checkpoint, expect, transport):
     if why := why_not(transport):
         pytest.skip(why)
