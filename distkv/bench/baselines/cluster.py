@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from distkv.actors.task_scope import task_scope
 from distkv.bench.baselines.cases import Answer, Case
+from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
-from distkv.client.owned_tasks import gather_limited
-from distkv.types import SamplingParams
 from distkv.wire.messages.counters import Counters
 
-OUTSIDE_TOKENS = 192
+OUTSIDE_TOKENS, COUNTED_TOKENS = 192, 176
+"""Of each prompt, to count what is not model maths; and until when: all of them decode until then."""
 
 
 class OneInstance:
@@ -46,53 +45,31 @@ class OneInstance:
         self._cluster.close()
 
     async def _ask(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Answer:
-        answer = Answer([[] for _ in prompts], [[] for _ in prompts])
-        async with AsyncClient(self._cluster.address) as client:
-            await client.members()
-            await self._stream(client, prompts, max_tokens, answer, asyncio.Event(), asyncio.Event())
-        return answer
-
-    async def _outside(self, prompts: Sequence[Sequence[int]]) -> float | None:
-        """Between the moment when all prompts have a token and that when the first has all of its own: 1 - model time
-        per step over time per token."""
-        answer = Answer([[] for _ in prompts], [[] for _ in prompts])
-        started, ended = asyncio.Event(), asyncio.Event()
         async with AsyncClient(self._cluster.address) as client, task_scope() as tasks:
             await client.members()
-            streams = tasks.create_task(self._stream(client, prompts, OUTSIDE_TOKENS, answer, started, ended))
-            await started.wait()
-            before, first = await _counters(client), len(answer.times_s[0]) - 1
-            await ended.wait()
-            after, last = await _counters(client), len(answer.times_s[0]) - 1
-            await streams
+            streams, sent_s = Streams(client, tasks), time.perf_counter()
+            streams.start([list(prompt) for prompt in prompts], max_tokens)
+            await streams.ended()
+        return Answer(streams.tokens, [[at_s - sent_s for at_s in times_s] for times_s in streams.times_s])
+
+    async def _outside(self, prompts: Sequence[Sequence[int]]) -> float | None:
+        """Between the moment when all prompts have a token and that when they have COUNTED_TOKENS: 1 - model time per
+        step over time per token."""
+        async with AsyncClient(self._cluster.address) as client, task_scope() as tasks:
+            await client.members()
+            streams = Streams(client, tasks)
+            streams.start([list(prompt) for prompt in prompts], OUTSIDE_TOKENS)
+            times_s = streams.times_s[0]
+            await streams.begun()
+            before, first = await _counters(client), len(times_s) - 1
+            await streams.reached(COUNTED_TOKENS)
+            after, last = await _counters(client), len(times_s) - 1
+            await streams.ended()
         steps = after.steps - before.steps
         if steps <= 0 or last <= first:
             return None
-        period_s = (answer.times_s[0][last] - answer.times_s[0][first]) / (last - first)
+        period_s = (times_s[last] - times_s[first]) / (last - first)
         return 1 - (after.model_s - before.model_s) / steps / period_s
-
-    async def _stream(
-        self,
-        client: AsyncClient,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int,
-        answer: Answer,
-        started: asyncio.Event,
-        ended: asyncio.Event,
-    ) -> None:
-        """All prompts at once into `answer`; `started` once all have a token, `ended` once one has all."""
-        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-        sent_s = time.perf_counter()
-
-        async def one(index: int) -> None:
-            async for chunk in client.stream(list(prompts[index]), params):
-                answer.times_s[index].extend([time.perf_counter() - sent_s] * len(chunk.token_ids))
-                answer.token_ids[index].extend(chunk.token_ids)
-                if not started.is_set() and all(answer.times_s):
-                    started.set()
-            ended.set()
-
-        await gather_limited([partial(one, index) for index in range(len(prompts))], len(prompts))
 
 
 async def _counters(client: AsyncClient) -> Counters:

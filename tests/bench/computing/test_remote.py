@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.computing import remote
@@ -36,6 +34,7 @@ from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us
 from distkv.bench.remote_cells.memory import BY_ONE, BY_TWO, READ
 from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 from distkv.kernels.cpu.calls.library import installed
+from tests.bench.quick_run import drawn_report
 
 
 @pytest.mark.slow
@@ -43,14 +42,9 @@ from distkv.kernels.cpu.calls.library import installed
     not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"
 )
 def test_a_quick_run(tmp_path: Path) -> None:
-    file, picture = tmp_path / "remote.json", tmp_path / "remote.png"
-    before = torch.get_num_threads(), os.sched_getaffinity(0), sys.getswitchinterval()
-    try:
-        remote.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
-    finally:
-        torch.set_num_threads(before[0])
-    assert (os.sched_getaffinity(0), sys.getswitchinterval()) == before[1:]
-    report = json.loads(file.read_text())
+    before = os.sched_getaffinity(0), sys.getswitchinterval()
+    report = drawn_report(remote.main, tmp_path)
+    assert (os.sched_getaffinity(0), sys.getswitchinterval()) == before
     found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
     for context in (256, 512):
         assert all(found[token_case(context), name] > 0 for name in (ONE, TWO, THREE))
@@ -60,7 +54,6 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert found[READ, BY_TWO] > 0
     assert found[OWN_STEPS, ALONE] > 0 and found[ROUND_TRIP, "shm"] > 0 and found[ROUND_TRIP, "tcp"] > 0
     assert len(report["goals"]) == 9
-    assert picture.stat().st_size
 
 
 def test_the_wait_counts_from_the_slower_partial() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,13 @@ from distkv.bench.transfers.layouts import KINDS, RUN_LENGTHS, Layout, fill
 from distkv.bench.transfers.placement import placements
 from distkv.wire.links import PoolMemory
 from distkv.wire.links.memory.runs import runs_of
+from tests.bench.quick_run import quick_report
 
 
 def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "SIZES_KB", (4, 32))
     monkeypatch.setattr(transfer, "IDLE_S", 0.1)
-    file = tmp_path / "transfer.json"
-    transfer.main.main(["--quick", "--json", str(file)], standalone_mode=False)
-    report = json.loads(file.read_text())
+    report = quick_report(transfer.main, tmp_path)
     cases = {row["case"] for row in report["results"]}
     variants = {row["variant"] for row in report["results"]}
     kinds = {*KINDS, "scattered, in pairs"} if "shm, verified" in variants else KINDS
@@ -35,7 +33,6 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"memcpy", "shm", "tcp", "tcp, a read per block", *always} <= variants
     with_ucx = transfer.UCX_EXCHANGES.keys() <= variants
     assert with_ucx == (importlib.util.find_spec("libucx") is not None)
-    assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
     unresolved = [goal["goal"] for goal in report["goals"] if goal["met"] is None]
     assert len(unresolved) >= 1 + (not with_ucx) and len(report["goals"]) == 6 + len(queries) + 4 * (
         "shm, verified" in variants

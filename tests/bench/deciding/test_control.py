@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from distkv.bench.deciding.control import main
+from tests.bench.quick_run import quick_report
 
 
 @pytest.mark.timeout(240)
 def test_a_quick_run(tmp_path: Path) -> None:
-    path = tmp_path / "control.json"
-    assert main.main(["--quick", "--json", str(path)], standalone_mode=False) == 0
-    report = json.loads(path.read_bytes())
+    report = quick_report(main, tmp_path)
     assert {row["variant"] for row in report["results"]} == {"10 waiting", "100 waiting", "and 100 peers"}
     assert len({row["case"] for row in report["results"]}) == 6
     assert len(report["goals"]) == 10 and all(goal["met"] is not None for goal in report["goals"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,11 @@ from distkv.bench.deciding.pooling import CHATS, EARLY, FIRST, PLAYERS, SHORT, W
 from distkv.bench.workloads.trace import drawn_trace
 from distkv.errors import ConfigError
 from distkv.sim.trace import trace_lines
+from tests.bench.quick_run import quick_report
 
 
 def test_a_quick_run(tmp_path: Path) -> None:
-    path = tmp_path / "pooling.json"
-    assert main.main(["--quick", "--json", str(path)], standalone_mode=False) == 0
-    report = json.loads(path.read_bytes())
+    report = quick_report(main, tmp_path)
     assert [(row["case"], row["variant"]) for row in report["results"]] == [
         (f"{case}, 2 instances, 40% documents", name)
         for case in (WHOLE, EARLY, FIRST, CHATS, SHORT)
@@ -29,10 +27,8 @@ def test_a_quick_run(tmp_path: Path) -> None:
 
 
 def test_another_load_at_each_rate(tmp_path: Path) -> None:
-    path = tmp_path / "pooling.json"
     options = ["--drawn", "even", "--rate", "0.5", "--rate", "4", "--player", "contract", "--median-tokens", "24"]
-    assert main.main(["--quick", "--json", str(path), *options], standalone_mode=False) == 0
-    report = json.loads(path.read_bytes())
+    report = quick_report(main, tmp_path, *options)
     assert {(row["case"], row["variant"]) for row in report["results"]} == {
         (f"{case}, 2 instances, even, {rate}/s each", name)
         for case in (WHOLE, EARLY, FIRST)  # all are alike: nobody is shorter than others
@@ -45,11 +41,10 @@ def test_another_load_at_each_rate(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_trace(tmp_path: Path) -> None:
-    path, trace = tmp_path / "pooling.json", tmp_path / "chats.csv"
+    trace = tmp_path / "chats.csv"
     trace.write_text("".join(trace_lines(drawn_trace("variance", 80, 24))))
     options = ["--trace", str(trace), "--scale-tokens", "0.5", "--rate", "2", "--player", "contract"]
-    assert main.main(["--quick", "--json", str(path), *options], standalone_mode=False) == 0
-    report = json.loads(path.read_bytes())
+    report = quick_report(main, tmp_path, *options)
     assert {row["case"].partition(", ")[2] for row in report["results"]} == {"2 instances, chats.csv, 2/s each"}
     assert report["machine"]["requests"].endswith("lengths times 0.5")
     with pytest.raises(ConfigError, match=r"trace: .*chats.csv has 80 requests, 112 are played"):
@@ -62,13 +57,9 @@ def test_parts_of_a_trace(tmp_path: Path) -> None:
         (["--trace", __file__, "--drawn", "even"], "trace: what is drawn has shares and lengths"),
         (["--trace", __file__, "--median-tokens", "9"], "trace: what is drawn has shares and lengths"),
         (["--scale-tokens", "2"], "scale_tokens: there is no trace"),
+        (["--drawn", "variance", "--share", "0.2"], "share: there are no documents in 'variance'"),
     ],
 )
 def test_what_would_mean_nothing_is_refused(options: list[str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         main.main(["--quick", *options], standalone_mode=False)
-
-
-def test_a_share_of_documents_where_there_are_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="share: there are no documents in 'variance'"):
-        main.main(["--quick", "--drawn", "variance", "--share", "0.2"], standalone_mode=False)

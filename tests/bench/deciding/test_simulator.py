@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from distkv.bench.deciding.simulator import KEPT, MEMORY, RUNNING, SPEED, TOKEN, WALL, main
+from tests.bench.quick_run import quick_report
 
 
 def test_a_quick_run(tmp_path: Path) -> None:
-    path = tmp_path / "simulator.json"
-    assert main.main(["--quick", "--json", str(path)], standalone_mode=False) == 0
-    report = json.loads(path.read_bytes())
+    report = quick_report(main, tmp_path)
     assert [(row["case"], row["variant"]) for row in report["results"]] == [
         (case, size) for case in (SPEED, WALL, TOKEN, MEMORY, KEPT, RUNNING) for size in ("1", "4")
     ]

@@ -19,6 +19,7 @@ from distkv.bench.attacks.observation import LIVE, STREAMS, Observation, Seen
 from distkv.bench.attacks.requests import FULL, QUICK, Attack, attacks
 from distkv.bench.serving import isolation
 from distkv.cli.exit_codes import run
+from tests.bench.quick_run import quick_report
 from tests.waiting import until
 
 ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
@@ -213,9 +214,7 @@ def test_a_quick_run_makes_enough_checks() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_quick_run(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    isolation.main.main(["--quick", "--json", str(file)], standalone_mode=False)
-    report = json.loads(file.read_text())
+    report = quick_report(isolation.main, tmp_path)
     attacked = {goal["goal"].partition(", ")[2] for goal in report["goals"] if goal["goal"].startswith("/live p99")}
     assert len(attacked) == 11
     assert {row["case"] for row in report["results"]} == set(isolation.UNITS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,20 +26,18 @@ from distkv.bench.serving.limits import (
     within_after_s,
 )
 from distkv.types import SamplingParams
+from tests.bench.quick_run import drawn_report
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_creditor_begins_to_compute_while_it_serves(tmp_path: Path) -> None:
-    file, picture = tmp_path / "limits.json", tmp_path / "limits.png"
-    limits.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
-    report = json.loads(file.read_text())
+    report = drawn_report(limits.main, tmp_path)
     found = {(row["case"], row["variant"]): row for row in report["results"]}
     for case in (OWN_FIRST, OWN_LAST, RATE, BETWEEN):
         assert found[case, LENT]["median"] > 0 and found[case, HOME]["median"] > 0
     assert found[UNTIL, LENT]["min"] >= 0 and found[SAME, LENT]["min"] == 100
     assert (UNTIL, HOME) not in found and len(report["goals"]) == 2
-    assert picture.stat().st_size
 
 
 def seen(*shares: float) -> list[Served]:

@@ -15,6 +15,7 @@ from distkv.bench.serving import concurrency, interference
 from distkv.bench.workloads import http_load
 from distkv.bench.workloads.http_load import LoadResult
 from distkv.cli.exit_codes import run
+from tests.bench.quick_run import quick_report
 
 ANSWER = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices": []}\n\n'
@@ -95,10 +96,7 @@ async def test_what_is_not_answered_by_the_deadline_is_unfinished() -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("benchmark", [concurrency, interference, queue_bench])
 def test_a_quick_run(benchmark, tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    benchmark.main.main(["--quick", "--rounds", "1", "--json", str(file)], standalone_mode=False)
-    report = json.loads(file.read_text())
-    assert report["results"] and all(0 <= row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    report = quick_report(benchmark.main, tmp_path, "--rounds", "1")
     # Tokens of steps that are this short may come several at a time.
     assert all(row["min"] > 0 for row in report["results"] if row["case"] != interference.MEDIAN)
     assert len(report["goals"]) >= 2

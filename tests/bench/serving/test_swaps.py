@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from distkv.bench.serving.swaps import HOME, LEFT, NAMES, SWAPPED
 from distkv.bench.swap_cells.window import BETWEEN, beside_case, part_cases, processor_case, rate_case
 from distkv.control.cluster.debts import dgfm
 from distkv.control.plan.swaps import LONGEST_FREEZE_S
+from tests.bench.quick_run import drawn_report
 
 
 @pytest.mark.slow
@@ -22,9 +22,7 @@ def test_what_each_owes_comes_home_while_both_decode(tmp_path: Path, monkeypatch
     for name in ("FREEZE_S", "ANSWER_S"):  # a machine that does other things, too, takes longer than they are
         monkeypatch.setattr(dgfm, name, LONGEST_FREEZE_S)
     monkeypatch.setattr(swaps, "RUN_S", 2 * LONGEST_FREEZE_S)
-    file, picture = tmp_path / "swaps.json", tmp_path / "swaps.png"
-    swaps.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
-    report = json.loads(file.read_text())
+    report = drawn_report(swaps.main, tmp_path)
     found = {(row["case"], row["variant"]): row for row in report["results"]}
     for name in NAMES:
         for variant in (SWAPPED, LEFT):
@@ -37,7 +35,6 @@ def test_what_each_owes_comes_home_while_both_decode(tmp_path: Path, monkeypatch
             assert found[BETWEEN, variant]["median"] > 0
     assert found[HOME, SWAPPED]["min"] > 0 and (HOME, LEFT) not in found
     assert len(report["goals"]) == 4 and report["machine"]["came_to_nothing"] == ""
-    assert picture.stat().st_size
 
 
 def samples(rate: float, beside: float) -> Samples:
