@@ -67,7 +67,8 @@ def test_lists_of_cores():
 def test_addresses():
     assert parse_address("localhost:7070") == "tcp://localhost:7070"
     assert parse_address("tcp://[::1]:7070") == "tcp://[::1]:7070"
-    for wrong in ("7070", "tcp://host", "host:0", "host:70000", "http://host:1", ""):
+    assert parse_address("[fe80::1%eth0]:7070") == "tcp://[fe80::1%eth0]:7070"
+    for wrong in ("7070", "tcp://host", "host:0", "host:70000", "http://host:1", "[fe80::1%]:1", "[fe80::1%a b]:1", ""):
         with pytest.raises(ConfigError, match="address"):
             parse_address(wrong)
 
@@ -227,9 +228,10 @@ def test_insecure_allows_other_hosts():
 
 
 @pytest.mark.parametrize("key", ["host", "data_host"])
-def test_an_instance_needs_an_address_that_peers_can_reach(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"peers cannot connect to 0\.0\.0\.0"):
-        build(InstanceConfig, {"model": "m", key: "0.0.0.0", "insecure": True})
+@pytest.mark.parametrize("host", ["0.0.0.0", "fe80::1%eth0"])
+def test_an_instance_needs_an_address_that_peers_can_reach(key: str, host: str) -> None:
+    with pytest.raises(ConfigError, match=f"peers cannot connect to {host}"):
+        build(InstanceConfig, {"model": "m", key: host, "insecure": True})
 
 
 def test_auto_becomes_something_in_a_new_config():

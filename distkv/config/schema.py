@@ -122,7 +122,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.data.data_host:
             check_bind(self.data.data_host, self.insecure, key="data_host")
         for key, host in (("host", self.host), ("data_host", self.data.data_host)):
-            if host.strip("[]") in WILDCARDS:
+            if host.strip("[]") in WILDCARDS or "%" in host:  # a link-local one names an interface of this host
                 raise ConfigError(key, f"peers cannot connect to {host}", "give this host's own address")
         for address in self.gmanager:
             parse_address(address, key="gmanager")

@@ -51,7 +51,7 @@ def check_bind(
 
 def parse_address(text: str, *, key: str = "address") -> str:
     """`tcp://host:port` from `tcp://host:port` or `host:port`. Raises ConfigError naming `key`."""
-    found = re.fullmatch(r"(?:tcp://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text.strip())
+    found = re.fullmatch(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+(?:%[^\s:/\[\]%]+)?\]|[^\s:/\[\]]+):(\d{1,5})", text.strip())
     if found is None or not 0 < int(found[2]) <= 65535:
         raise ConfigError(key, f"expected an address such as {DEFAULT_GMANAGER}, got {text!r}")
     return f"tcp://{found[1]}:{int(found[2])}"
