@@ -35,7 +35,8 @@ class Debt:
     positions that nothing lies in or is to go to any more, for good; releasing: those of them that the
     creditor was told and has not answered for. valid_until: when its lease runs out, as this side counts. lease_s: how
     long it holds, as the creditor said last. failures: of moves, one after the other. offered_at: when the creditor was
-    first told of what it is reading; blocks_ready_sent_at: when last. is_planned: a gManager planned it.
+    first told of what it is reading; blocks_ready_sent_at: when last; waits_since: as the first, before moves that
+    failed. is_planned: a gManager planned it.
     """
 
     span: SpanRef
@@ -48,6 +49,7 @@ class Debt:
     num_ready: int = 0
     blocks_ready: BlocksReady | None = None
     offered_at: float = 0.0
+    waits_since: float = 0.0
     blocks_ready_sent_at: float = 0.0
     failures: int = 0
     given_back: set[int] = field(default_factory=set)

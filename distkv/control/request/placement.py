@@ -228,6 +228,8 @@ class Placement:
         """`BlocksReady` was sent (again) for the next blocks of a span: they stay untouched until it answers."""
         if not debt.num_ready:
             debt.offered_at = now
+            if not debt.failures:
+                debt.waits_since = now
         debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(message.blocks), message, now
 
     def refused(self, debt: Debt) -> None:

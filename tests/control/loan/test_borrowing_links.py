@@ -106,7 +106,8 @@ def test_a_worker_that_does_not_say_whether_it_is_linked_is_not_waited_for_for_e
     assert deadline == asking.clock.now() + LINK_TIMEOUT_S
     silent, unusable = asking.borrower.tick(deadline)
     assert silent == [] and [debt.creditor_id for debt in unusable] == ["p"]
-    assert asking.state.paths.is_in_doubt(Path("me", "p"))
+    asking.state.paths.tick(deadline + 0.75 * LINK_TIMEOUT_S - 0.1)
+    assert asking.state.paths.is_in_doubt(Path("me", "p")), "for as long as memory was held for nothing"
     asking.borrower.validate()
 
 

@@ -184,6 +184,21 @@ def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
     moving.check()
 
 
+def test_a_path_is_left_alone_for_half_as_long_as_all_moves_took_that_failed_by_it() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.checksum()
+    for _ in range(MAX_FAILURES):
+        ready = moving.ready()
+        moving.clock.advance(4.0)
+        moving.complete(debt, ready, "too slow")
+        moving.advance()
+    path = Path("p", moving.state.settings.instance_id)
+    moving.state.paths.tick(moving.clock.now() + 0.75 * 4.0 * MAX_FAILURES / 2 - 0.1)
+    assert moving.state.paths.is_in_doubt(path)
+
+
 def test_a_success_forgives_failures() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 3, debts=moving.debts)

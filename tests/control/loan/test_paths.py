@@ -132,3 +132,20 @@ def test_it_says_what_fails_and_never_more_than_a_few_lines(paths: PathBook) -> 
     for number in range(100):
         paths.failed(Path("me", f"p{number}"), "no route", 100.0)
     assert len(paths.describe()) < 1000
+
+
+def test_a_path_whose_tries_hold_memory_for_nothing_is_tried_ever_more_rarely(paths: PathBook) -> None:
+    """Half of what all tries took: where each took 4 s, peers were kept from their memory for 0.7 of the time."""
+    now, took_s, doubts = 100.0, 4.0, []
+    for number in range(1, 41):
+        now += took_s
+        paths.failed(PULLS, "too slow", now, took_s, LONGEST_UNUSED_S, took_s)
+        doubts.append(paths.next_deadline() - now)
+        assert doubts[-1] >= 0.75 * min(LONGEST_DOUBT_S, number * took_s / 2)
+        now = paths.next_deadline()
+        paths.tick(now)
+    assert sum(doubts[:2]) <= 1.25 * (took_s + LONGEST_UNUSED_S), "who waits out a short cut waits as before"
+    assert max(doubts) <= 1.25 * LONGEST_DOUBT_S
+    paths.worked(PULLS)
+    paths.failed(PULLS, "too slow", now, longest_s=LONGEST_UNUSED_S)
+    assert paths.next_deadline() - now <= 1.25 * FIRST_DOUBT_S

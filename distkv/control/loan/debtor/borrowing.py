@@ -356,12 +356,14 @@ class Borrower:
 
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""
-        self._paths.failed(self._to(creditor_id), why, now, longest_s=LONGEST_UNUSED_S)
+        linking = self._book.take_linking(creditor_id)
+        held_s = max((now - borrow.sent_at for borrow in linking), default=0.0)
+        self._paths.failed(self._to(creditor_id), why, now, held_s, LONGEST_UNUSED_S, held_s)
         for borrow in self._book.trying_at(creditor_id):
             self._withdraw(borrow)
             self._try_next(borrow, now)
         unusable: list[Debt] = []
-        for borrow in self._book.take_linking(creditor_id):
+        for borrow in linking:
             unusable += self._book.forget_all(borrow, creditor_id)
             self._try_next(borrow, now)
         return unusable

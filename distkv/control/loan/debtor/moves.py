@@ -119,7 +119,8 @@ class Mover:
             problem = message.problem or f"it took {message.num_blocks} of {count} blocks"
             self._failed(seq, debt, problem)
             if debt.failures >= MAX_FAILURES:
-                self._state.paths.failed(path, problem, now, now - debt.offered_at, LONGEST_UNUSED_S)
+                took_s, held_s = now - debt.offered_at, now - debt.waits_since
+                self._state.paths.failed(path, problem, now, took_s, LONGEST_UNUSED_S, held_s)
                 self._debts.abandon(seq, debt)
             return
         self._state.paths.worked(path)

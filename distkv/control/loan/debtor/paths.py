@@ -35,10 +35,12 @@ class Path(NamedTuple):
 
 @dataclass(slots=True)
 class Failure:
-    """Of a path that has not worked since. pause_s: how long it is in doubt. since_s: when it was first found."""
+    """Of a path that has not worked since. pause_s: how long it is in doubt. held_s: how long memory
+    of others was held for nothing, in all. since_s: when it was first found."""
 
     why: str
     pause_s: float
+    held_s: float
     since_s: float
     in_doubt: bool = True
 
@@ -54,18 +56,30 @@ class PathBook:
 
     # --- what happened
 
-    def failed(self, path: Path, why: str, now: float, took_s: float = 0.0, longest_s: float = LONGEST_DOUBT_S) -> None:
+    def failed(
+        self,
+        path: Path,
+        why: str,
+        now: float,
+        took_s: float = 0.0,
+        longest_s: float = LONGEST_DOUBT_S,
+        held_s: float = 0.0,
+    ) -> None:
         """It did not work. What is noticed while it is in doubt is the same failure. took_s: how long that took to
-        notice; it is not tried again sooner than after as long. longest_s: else for so long it is in doubt at most."""
+        notice; it is not tried again sooner than after as long. held_s: how long memory of a creditor was held for
+        nothing meanwhile; nor sooner than after half of that, in all. longest_s: else for so long it is in doubt at
+        most."""
         self._linked.discard(path)
         known = self._failures.get(path)
         if known is not None and known.in_doubt:
             return
-        pause_s = max(FIRST_DOUBT_S if known is None else 2.0 * known.pause_s, took_s)
-        since_s = now if known is None else known.since_s
-        failure = Failure(why[:MAX_WHY_CHARACTERS], min(LONGEST_DOUBT_S, pause_s), since_s)
-        self._failures[path] = failure
-        self._due.set(path, now + min(max(longest_s, took_s), failure.pause_s) * (0.75 + 0.5 * self._entropy.random()))
+        held_s += 0.0 if known is None else known.held_s
+        least_s = max(took_s, held_s / 2)
+        pause_s = min(LONGEST_DOUBT_S, max(FIRST_DOUBT_S if known is None else 2.0 * known.pause_s, least_s))
+        self._failures[path] = Failure(
+            why[:MAX_WHY_CHARACTERS], pause_s, held_s, since_s=now if known is None else known.since_s
+        )
+        self._due.set(path, now + min(max(longest_s, least_s), pause_s) * (0.75 + 0.5 * self._entropy.random()))
 
     def linked(self, path: Path) -> None:
         """It is open; that forgives nothing."""
