@@ -23,6 +23,7 @@ def test_vocab_and_merges_become_a_tokenizer(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
+@pytest.mark.slow
 def test_what_transformers_cannot_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text("{")
     with pytest.raises(CheckpointError, match="transformers cannot convert its tokenizer"):

@@ -15,6 +15,7 @@ from distkv.wire.links.memory.runs import runs_of
 from tests.bench.quick_run import quick_report
 
 
+@pytest.mark.slow
 def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "SIZES_KB", (4, 32))
     monkeypatch.setattr(transfer, "IDLE_S", 0.1)

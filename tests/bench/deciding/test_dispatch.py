@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+import pytest
+
 from distkv.bench.deciding import dispatch
 from distkv.bench.deciding.dispatch import CASES, POOLS, QUICK, SPEEDS, figures
 from distkv.bench.workloads.deciding.dispatch_model import ModelCluster, lognormal_trace
@@ -36,6 +38,7 @@ def test_alone_a_request_takes_what_the_model_says() -> None:
     assert 0.012 < (one.last_s - one.first_s) / 10 < 0.015
 
 
+@pytest.mark.slow
 def test_predictions_are_better_than_counting_requests_and_than_chance() -> None:
     def means(name: DispatchName) -> list[float]:
         """Of each figure over some traces."""

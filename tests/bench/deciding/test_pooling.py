@@ -26,6 +26,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert stated == {"contract to off", "greedy to off", "even to off"}
 
 
+@pytest.mark.slow
 def test_another_load_at_each_rate(tmp_path: Path) -> None:
     options = ["--drawn", "even", "--rate", "0.5", "--rate", "4", "--player", "contract", "--median-tokens", "24"]
     report = quick_report(main, tmp_path, *options)

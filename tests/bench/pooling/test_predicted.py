@@ -75,6 +75,7 @@ def test_plays_of_contenders_that_it_knows_are_predicted(monkeypatch: pytest.Mon
     assert without[at(FIRST_HIGH, 2.0)]["off"][0] > 0
 
 
+@pytest.mark.slow
 def test_instances_remember_what_they_served_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicted, "SEEDS", 1)
     monkeypatch.setattr(predicted, "SPEEDS", ())

@@ -20,6 +20,7 @@ with_exchange = pytest.mark.skipif(
 
 
 @with_exchange
+@pytest.mark.slow
 def test_four_processes_agree_and_send_what_they_must() -> None:
     split = Split(context=1024, processes=4, layers=3, heads=4, dim=64)
     exact = [exact_attention(split, layer) for layer in range(split.layers)]

@@ -15,6 +15,7 @@ from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, va
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step, without
 from tests.engine.lent import Lent
+from tests.lanes import rest_is_slow
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
@@ -98,7 +99,7 @@ def test_a_span_on_a_peer(path: Path, kv_dtype: torch.dtype) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["flashinfer", "fa3"])
+@pytest.mark.parametrize("name", rest_is_slow(["flashinfer", "fa3"]))
 def test_no_graph_holds_what_a_library_plans(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It is refused with the reason, once, and steps are the model's all the same."""
     from distkv.kernels.triton.libraries.backend import LibraryBackend
