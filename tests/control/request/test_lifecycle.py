@@ -280,6 +280,22 @@ def test_one_that_works_meanwhile_is_not_out_of_reach() -> None:
     assert not serving.state.sequences
 
 
+def test_what_comes_when_a_path_is_to_be_tried_again_tries_it() -> None:
+    """It ended at once, so that a path which worked again was found out only when it was forgotten, minutes later."""
+    serving = Serving(num_blocks=2, request_timeout_s=5.0)
+    paths, path = serving.state.paths, Path("me", "p")
+    serving.state.members["p"] = make_member("p")
+    for _ in range(8):
+        paths.failed(path, "no answer", serving.clock.now())
+        paths.tick(serving.clock.advance(paths.next_deadline() - serving.clock.now()))
+    serving.submit("r", tuple(range(20)), max_tokens=4)
+    serving.requests.tick(serving.clock.now())
+    assert serving.answers() == [] and list(serving.state.sequences) == ["r"]
+    paths.failed(path, "no answer", serving.clock.now())
+    serving.requests.tick(serving.clock.now())
+    assert serving.refusal().retryable and not serving.state.sequences
+
+
 def test_time_runs_out_on_the_way_too_and_the_client_keeps_what_came() -> None:
     serving = Serving()
     serving.submit(timeout_s=2.0, max_tokens=40)

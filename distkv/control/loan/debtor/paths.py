@@ -146,8 +146,13 @@ class PathBook:
         return doubted - {instance_id}
 
     def failing_since(self, instance_id: str, since_s: float) -> set[str]:
-        """Peers of this instance with a path between them that has not worked from then on, or for longer."""
-        failing = [path for path, one in self._failures.items() if one.since_s <= since_s and instance_id in path]
+        """Peers of this instance with a path between them that is in doubt, and has not worked from then on, or for
+        longer. Others are to be tried again: that shows whether they work now."""
+        failing = [
+            path
+            for path, one in self._failures.items()
+            if one.in_doubt and one.since_s <= since_s and instance_id in path
+        ]
         return {peer for path in failing for peer in path} - {instance_id}
 
     def describe(self) -> str:

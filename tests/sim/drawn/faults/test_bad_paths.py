@@ -145,6 +145,23 @@ def test_a_creditor_that_works_again_is_used_again(cut_s: float, fault: Callable
     cluster.settle(12)
 
 
+@pytest.mark.parametrize("fault", [cut_queries, cut_pulls])
+def test_a_creditor_that_works_again_after_minutes_serves_who_comes(
+    fault: Callable[[SimCluster, str, str], None],
+) -> None:
+    """Some seconds later: what came for 92 s after a cut of 100 s was failed before it could try."""
+    cluster = start([16, 48], fault)
+    cluster.run(100.0)
+    assert cluster.outcomes["r"].ended is not None
+    for reader, source in (("i0", "i1"), ("i1", "i0")):
+        cluster.cut_path(reader, source, False)
+    cluster.run(10.0)
+    cluster.submit("i0", "again", PROMPT, MAX_TOKENS)
+    cluster.finish(10)
+    check(cluster, "again", PROMPT, MAX_TOKENS)
+    cluster.settle(12)
+
+
 def test_a_path_that_breaks_under_a_request_costs_what_lay_there_once() -> None:
     cluster = start([16, 48, 40], lambda *_: None)
     assert cluster.run(20, lambda: len(cluster.outcomes["r"].tokens) >= 4)
