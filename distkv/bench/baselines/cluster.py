@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from distkv.actors.task_scope import task_scope
 from distkv.bench.baselines.cases import Answer, Case
@@ -16,14 +17,20 @@ from distkv.wire.messages.counters import Counters
 
 OUTSIDE_TOKENS, COUNTED_TOKENS = 192, 176
 """Of each prompt, to count what is not model maths; and until when: all of them decode until then."""
+PROMPTS_FIRST = 1e9
+"""Of mixed_step_ratio: prompts that come together decode together. Else the first of eight has ended before the last
+one's first token, for prompts give way to decodes."""
 
 
 class OneInstance:
-    """A LocalCluster of one instance with default settings, no gateway; `close` it."""
+    """A LocalCluster of one instance that computes prompts before it decodes, no gateway; `close` it."""
 
     def __init__(self, model: Path, threads: int, kv_tokens: int) -> None:
-        self.settings = {"instances": 1, "threads": threads, "kv_tokens": kv_tokens, "gateway": False}
-        self._cluster = LocalCluster(model, 1, kv_tokens, threads=threads, gateway=False)
+        self.settings: dict[str, Any] = {"instances": 1, "threads": threads, "kv_tokens": kv_tokens, "gateway": False}
+        self.settings["mixed_step_ratio"] = PROMPTS_FIRST
+        self._cluster = LocalCluster(
+            model, 1, kv_tokens, threads=threads, gateway=False, instance_options={"mixed_step_ratio": PROMPTS_FIRST}
+        )
 
     @property
     def pids(self) -> list[int]:
