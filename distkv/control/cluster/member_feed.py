@@ -27,7 +27,8 @@ AHEAD_S = 0.02
 MEMBERS_AT_ONCE = 25_000
 """Most members sent to who asks, in one event, beyond the first of them."""
 SETTLING_S = 10.0
-"""After the first instance so long others join that were started with it; they load their weights after that."""
+"""After the first instance, also of a new fleet once nobody was left of the one before, so long others join that were
+started with it; they load their weights after that."""
 GREETINGS_AT_ONCE = 64
 """Most joiners greeted one by one in one event: each message is its own, and takes some 20 us to encode and send."""
 
@@ -63,7 +64,9 @@ class MemberFeed:
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
         self._flushed_at = now
-        if self._settled_at is None and len(self.log):
+        if not len(self.log):
+            self._settled_at = None
+        elif self._settled_at is None:
             self._settled_at = now + SETTLING_S
         self.log.settles_in_s = SETTLING_S if self._settled_at is None else max(0.0, self._settled_at - now)
         sent: list[Broadcast] = []

@@ -222,3 +222,16 @@ def test_a_list_settles_some_time_after_the_first_has_joined() -> None:
     assert [one.body.settles_in_s for one in flush(feed, 104.0)] == [SETTLING_S - 4.0]
     feed.log.put(make_member("i2"))
     assert [one.body.settles_in_s for one in flush(feed, 100.0 + SETTLING_S)] == [0.0]
+
+
+def test_a_list_that_nobody_was_left_in_settles_anew() -> None:
+    """A gManager outlives its instances: the first of the next ones refused for good what fits once all have joined."""
+    feed = MemberFeed(1)
+    feed.log.put(make_member("i0"))
+    flush(feed, 100.0)
+    feed.log.remove("i0")
+    assert [one.body.settles_in_s for one in flush(feed, 500.0)] == [SETTLING_S]
+    feed.log.put(make_member("j0"))
+    assert [one.body.settles_in_s for one in flush(feed, 600.0)] == [SETTLING_S]
+    feed.log.put(make_member("j1"))
+    assert [one.body.settles_in_s for one in flush(feed, 607.0)] == [SETTLING_S - 7.0]
