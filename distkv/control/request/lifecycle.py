@@ -327,11 +327,14 @@ class RequestLifecycle:
         """End what waits for memory of peers that no data has come through to for as long as others wait for memory
         that was lost. One that has memory there may not need more of it."""
         state, patience_s = self._state, self._state.settings.request_timeout_s
+        starvation = state.sequences.queue.starvation
+        if next(starvation.larger(state.settings.num_blocks), None) is None:
+            return
         peers = state.paths.failing_since(state.settings.instance_id, now - patience_s)
         if not peers:
             return
         usable_blocks = state.cluster_blocks() - sum(map(state.members.lendable_of, peers))
-        waiting = state.sequences.queue.starvation.larger(usable_blocks)
+        waiting = starvation.larger(usable_blocks)
         lost = (seq for seq in waiting if not any(debt.creditor_id in peers for debt in seq.placement.debts))
         for seq in list(islice(lost, MOST_ENDED)):
             self.fail(seq, f"memory elsewhere was out of reach for {patience_s:g} s: {self._numbers(seq)}", now)

@@ -17,7 +17,7 @@ from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
 from distkv.wire.messages.to_worker import Forget, RemoteSpan
-from tests.control.parts import issued, make_member
+from tests.control.parts import calls, issued, make_member
 from tests.control.request.serving import CLIENT, Letters, Serving, ok
 from tests.token_ids import packed, prompt_fields
 from tests.wire.golden.values import SPAN
@@ -294,6 +294,16 @@ def test_what_comes_when_a_path_is_to_be_tried_again_tries_it() -> None:
     paths.failed(path, "no answer", serving.clock.now())
     serving.requests.tick(serving.clock.now())
     assert serving.refusal().retryable and not serving.state.sequences
+
+
+def test_a_tick_costs_the_same_however_many_paths_fail_where_nobody_waits_for_them() -> None:
+    serving = Serving(num_blocks=2, request_timeout_s=5.0)
+    serving.submit("small")
+    for number in range(1000):
+        serving.state.members[f"p{number}"] = make_member(f"p{number}")
+        serving.state.paths.failed(Path("me", f"p{number}"), "no answer", serving.clock.now())
+    now = serving.clock.advance(6.0)
+    assert calls(lambda: serving.requests.tick(now)) < 100
 
 
 def test_time_runs_out_on_the_way_too_and_the_client_keeps_what_came() -> None:
