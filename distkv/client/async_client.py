@@ -75,8 +75,8 @@ class AsyncClient:
 
     @property
     def is_settling(self) -> bool:
-        """Whether the first instance joined seconds ago, so that others may not have joined yet."""
-        return self._open().is_settling
+        """Whether the first instance joined seconds ago, so that others may not have joined yet; False once closed."""
+        return self._directory is not None and self._directory.is_settling
 
     async def stream(
         self,

@@ -229,3 +229,10 @@ async def test_a_prompt_may_come_again_that_others_may_have_room_for_which_have_
         code = "too_few_instances" if status == 503 else "context_length_exceeded"
         error_of(await gateway.complete(prompt=[1] * own, max_tokens=None), status, None, code)
         assert (await gateway.complete(max_tokens=1)).status_code == 200, "what fits is served at once"
+
+
+async def test_how_long_requests_may_be_is_known_also_of_a_cluster_that_was_closed() -> None:
+    """A gateway that ends what did not finish in time still answers what it was reading."""
+    async with seen(unused_address()) as cluster:
+        pass
+    assert cluster.longest_lately == 0
