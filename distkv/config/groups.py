@@ -52,6 +52,10 @@ class MembershipSettings(Group, frozen=True, kw_only=True):
 
     heartbeat_s: HeartbeatPeriod = 0.5
     dead_after_s: Annotated[Seconds, Meta(description="Seconds without a heartbeat until an instance is dead.")] = 4.0
+    expected_instances: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(description="Once so many joined nobody else is waited for; 0: others may join for ten seconds."),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.dead_after_s <= self.heartbeat_s:

@@ -58,7 +58,8 @@ class ClusterSettings:
         sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
         arguments = inspect.signature(cls.of).parameters.keys() - {"common"}
         split = launch.split_common({"log_json": False} | common, sections, arguments)
-        of_gmanager: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
+        of_gmanager: dict[str, Any] = {"port": port, "expected_instances": instances}
+        of_gmanager |= split["gmanager"] | dict(gmanager_options or {})
         of_gateway: dict[str, Any] | None = None
         if gateway:
             of_gateway = {"model": os.fspath(model), "port": http_port, "wait_for": instances}

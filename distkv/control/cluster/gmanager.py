@@ -65,7 +65,7 @@ class GManager:
         dispatcher = dispatcher_named(advice.dispatch, Random(incarnation), shares_memory=self._shares_memory)
         self._advice = Advice(self.ledger, decided_by, dispatcher, incarnation)
         self._dgfm = Dgfm(self.ledger, incarnation, advice.dgfm_min_blocks, settings.heartbeat_s)
-        self._feed = MemberFeed(incarnation, self._policy_name)
+        self._feed = MemberFeed(incarnation, self._policy_name, settings.expected_instances)
         self._live = LiveInstances()
         self._overview = Overview(self._policy_name)
         self._decisions = Decisions()

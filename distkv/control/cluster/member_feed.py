@@ -34,12 +34,13 @@ GREETINGS_AT_ONCE = 64
 
 
 class MemberFeed:
-    """sent_version: what everybody was sent last."""
+    """sent_version: what everybody was sent last. expected: once so many joined the list is settled; 0 if unknown."""
 
-    def __init__(self, incarnation: int, policy: str = "contract") -> None:
+    def __init__(self, incarnation: int, policy: str = "contract", expected: int = 0) -> None:
         self.incarnation = incarnation
         self.log = MemberLog(incarnation, policy)
         self.sent_version = 0
+        self._expected = expected
         self._asking: dict[bytes, MembersQuery] = {}
         self._joined: dict[bytes, tuple[str, bool]] = {}
         self._told: dict[bytes, str] = {}
@@ -68,6 +69,8 @@ class MemberFeed:
             self._settled_at = None
         elif self._settled_at is None:
             self._settled_at = now + SETTLING_S
+        if self._settled_at is not None and 0 < self._expected <= len(self.log):
+            self._settled_at = min(self._settled_at, now)
         self.log.settles_in_s = SETTLING_S if self._settled_at is None else max(0.0, self._settled_at - now)
         sent: list[Broadcast] = []
         if not self._has_changes or now >= self._broadcast_at:

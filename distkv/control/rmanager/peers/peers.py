@@ -87,9 +87,8 @@ class PeerBook:
         lost = self.update(message.members, now)
         if self._source:
             self._told.update(member.instance_id for member in message.members if self._is_known(member))
-        named = self.cursor.take_whole(message)
-        if named is not None:
-            table = self._state.members
+        named, table = self.cursor.take_whole(message), self._state.members
+        if named is not None or table.listed_from < math.inf:
             table.listed_from = min(table.listed_from, now + message.settles_in_s)
         unnamed = () if named is None else sorted(self._state.members.keys() - named)
         for instance_id in (*message.gone, *unnamed):

@@ -224,6 +224,16 @@ def test_a_list_settles_some_time_after_the_first_has_joined() -> None:
     assert [one.body.settles_in_s for one in flush(feed, 100.0 + SETTLING_S)] == [0.0]
 
 
+def test_a_list_is_settled_when_as_many_have_joined_as_are_expected() -> None:
+    feed = MemberFeed(1, expected=2)
+    feed.log.put(make_member("i0"))
+    assert [one.body.settles_in_s for one in flush(feed, 100.0)] == [SETTLING_S]
+    feed.log.put(make_member("i1"))
+    assert [one.body.settles_in_s for one in flush(feed, 101.0)] == [0.0]
+    feed.log.remove("i1")
+    assert [one.body.settles_in_s for one in flush(feed, 102.0)] == [0.0], "it is gone, and was known"
+
+
 def test_a_list_that_nobody_was_left_in_settles_anew() -> None:
     """A gManager outlives its instances: the first of the next ones refused for good what fits once all have joined."""
     feed = MemberFeed(1)

@@ -350,5 +350,7 @@ def test_others_may_join_yet_where_the_first_did_a_moment_ago(state: RManagerSta
     peers.take(Members(version=1, incarnation=6, members=(make_member("p"),), settles_in_s=4.0), 10.0)
     peers.take(Members(version=2, incarnation=6, base=1, members=(make_member("q"),), settles_in_s=3.0), 11.0)
     assert state.members.listed_from == 14.0
+    peers.take(Members(version=3, incarnation=6, base=2, members=(make_member("r"),)), 12.0)
+    assert state.members.listed_from == 12.0, "as many as are expected"
     peers.take(Members(version=1, incarnation=9, members=(make_member("p"),), settles_in_s=10.0), 50.0)
-    assert state.members.listed_from == 14.0, "who there is, the gManager before has said"
+    assert state.members.listed_from == 12.0, "who there is, the gManager before has said"
