@@ -93,6 +93,7 @@ async def test_those_that_have_spoken_once_are_shut_for_new_ones_and_those_that_
             await until(lambda: limit.descriptors[list(limit.descriptors)[-1]][0] == now_s)
             late = ClientChannel.connect(server.address, CAPTURE)
             await heard(server, late)
+            await until(lambda: any(is_shut(one) for one in once))
             assert sum(is_shut(one) for one in once) == 1 and not lost
             speaking.abort()
             late.abort()
