@@ -13,6 +13,7 @@ from distkv.sim.trace import trace_lines
 from tests.bench.quick_run import quick_report
 
 
+@pytest.mark.slow
 def test_a_quick_run(tmp_path: Path) -> None:
     report = quick_report(main, tmp_path)
     assert [(row["case"], row["variant"]) for row in report["results"]] == [

@@ -15,6 +15,7 @@ from tests.wire.links.device_pools import on_host
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU these kernels are compiled for it")
+@pytest.mark.slow
 def test_what_is_interpreted_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distkv.bench.gpu.mail_in_a_graph.LAYERS", 4)
     device = CpuDevice(TritonBackend())

@@ -56,6 +56,7 @@ def test_every_step_takes_longer_beside_control() -> None:
     assert (longer.remote_step, longer.attention) == ((), PROFILE.attention)
 
 
+@pytest.mark.slow
 def test_plays_of_contenders_that_it_knows_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds, speeds = 2, SPEEDS[::3]
     monkeypatch.setattr(predicted, "SEEDS", seeds)

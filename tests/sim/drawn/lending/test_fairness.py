@@ -6,7 +6,6 @@ import pytest
 
 from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.sim.drawn.cluster import BLOCK, SimCluster
-from tests.lanes import rest_is_slow
 from tests.sim.arrivals import (
     CHUNK_TOKENS,
     SATURATED_PER_S,
@@ -20,7 +19,8 @@ from tests.sim.parts import check, prompt
 SMALL, BIG = 20, 140
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(2)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_a_large_request_runs_beside_small_ones_that_keep_coming(seed: int) -> None:
     """The large one needs most of the cluster; it never ran, nor did any small one behind it."""
     cluster = SimCluster([16, 16, 16], seed)

@@ -27,6 +27,7 @@ def times_faster(instances: int, instances_per_host: int) -> float:
     return fmean(own.simulated_s / shared.simulated_s for own, shared in zip(alone, sharing, strict=True))
 
 
+@pytest.mark.slow
 def test_over_a_slow_network_nobody_borrows_what_fits_at_home() -> None:
     """While they did, three instances had 0.93 of the throughput without sharing."""
     assert times_faster(3, 1) >= 0.98
