@@ -65,13 +65,7 @@ class MemberFeed:
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
         self._flushed_at = now
-        if not len(self.log):
-            self._settled_at = None
-        elif self._settled_at is None:
-            self._settled_at = now + SETTLING_S
-        if self._settled_at is not None and 0 < self._expected <= len(self.log):
-            self._settled_at = min(self._settled_at, now)
-        self.log.settles_in_s = SETTLING_S if self._settled_at is None else max(0.0, self._settled_at - now)
+        self.log.settles_in_s = self._settle(now)
         sent: list[Broadcast] = []
         if not self._has_changes or now >= self._broadcast_at:
             self._tell_joined()
@@ -88,6 +82,17 @@ class MemberFeed:
             self._spend(now, sum(len(one.routes) * len(one.body.members) for one in answers))
             sent += answers
         return sent
+
+    def _settle(self, now: float) -> float:
+        """For how long others may join yet that were started with those listed."""
+        if not len(self.log):
+            self._settled_at = None
+            return SETTLING_S
+        if self._settled_at is None:
+            self._settled_at = now + SETTLING_S
+        if 0 < self._expected <= len(self.log):
+            self._settled_at = min(self._settled_at, now)
+        return max(0.0, self._settled_at - now)
 
     def _tell_joined(self) -> None:
         """What they wait for is told to all others now."""

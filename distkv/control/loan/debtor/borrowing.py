@@ -358,7 +358,8 @@ class Borrower:
         """No queries get there: what it granted to borrows under way is of no use to them."""
         linking = self._book.take_linking(creditor_id)
         held_s = max((now - borrow.sent_at for borrow in linking), default=0.0)
-        self._paths.failed(self._to(creditor_id), why, now, held_s, LONGEST_UNUSED_S, held_s)
+        path = self._to(creditor_id)
+        self._paths.failed(path, why, now, took_s=held_s, longest_s=LONGEST_UNUSED_S, held_s=held_s)
         for borrow in self._book.trying_at(creditor_id):
             self._withdraw(borrow)
             self._try_next(borrow, now)

@@ -120,7 +120,7 @@ class Mover:
             self._failed(seq, debt, problem)
             if debt.failures >= MAX_FAILURES:
                 took_s, held_s = now - debt.offered_at, now - debt.waits_since
-                self._state.paths.failed(path, problem, now, took_s, LONGEST_UNUSED_S, held_s)
+                self._state.paths.failed(path, problem, now, took_s, longest_s=LONGEST_UNUSED_S, held_s=held_s)
                 self._debts.abandon(seq, debt)
             return
         self._state.paths.worked(path)
